@@ -1,0 +1,1 @@
+"""Shadow. In: logged, labelled requests. Out: does a challenger pay? Why: both models judged on the same requests."""
