@@ -1,0 +1,44 @@
+"""A recipe: the model's own fitting code, named by the digest of its file."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resources.errors import SpecError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """`fit(frame, target, seed)` gives an estimator whose `predict_proba` takes a frame of features."""
+
+    path: Path
+    digest: str
+    fit: "Callable[[pd.DataFrame, np.ndarray, int], Any]"
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Run the file and take its `fit`. `SpecError` names the file and what it lacks."""
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise SpecError(path, "path", str(path), f"cannot be read: {error.strerror}: write recipe.py there") from error
+    digest = hashlib.sha256(source).hexdigest()
+    spec = spec_from_file_location(f"recipe_{digest[:16]}", path)
+    if spec is None or spec.loader is None:
+        raise SpecError(path, "path", str(path), "is not a Python file: name it recipe.py")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise SpecError(path, "import", type(error).__name__, f"does not run: {error}") from error
+    fit = getattr(module, "fit", None)
+    if not callable(fit):
+        raise SpecError(path, "fit", fit, "define `fit(frame, target, seed)` that returns a fitted estimator")
+    return Recipe(path, digest, fit)
