@@ -1,0 +1,146 @@
+"""What all doors share: from a partition to instants, from a decision to Dagster's and MLflow's pages."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from assets.decision import Decision
+from assets.model import Model
+from assets.verdict import Verdict
+from resources.lineage import Lineage
+from resources.store import Store
+
+MARK = {Verdict.PASS: "✅", Verdict.INCONCLUSIVE: "⚪", Verdict.ERROR: "🟠", Verdict.FAIL: "❌"}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """[start, end) of a partition. A decision is taken at its end, with what was known then."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def as_of(self) -> datetime:
+        return self.end
+
+
+def interval(context: dg.AssetExecutionContext) -> Interval:
+    """The instants of the partition being materialized."""
+    window = context.partition_time_window
+    return Interval(window.start, window.end)
+
+
+def declared(
+    model: Model, name: str, partitions: dg.PartitionsDefinition, kinds: set[str], checks: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Arguments of `@dg.asset` that all rooms have in common."""
+    key = dg.AssetKey([model.name, name])
+    return {
+        "key": key,
+        "group_name": model.name,
+        "partitions_def": partitions,
+        "owners": list(model.owners),
+        "kinds": kinds,
+        "tags": {"model": model.name},
+        "check_specs": [dg.AssetCheckSpec(check, asset=key) for check in checks],
+    }
+
+
+def decision_key(decision: Decision) -> str:
+    """Where the store keeps a decision for ever."""
+    return f"decisions/{decision.model}/{decision.gate}/{decision.as_of:%Y%m%dT%H%MZ}/{decision.digest}.json"
+
+
+def record(
+    context: dg.AssetExecutionContext,
+    decision: Decision,
+    store: Store,
+    lineage: Lineage,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    artifacts: Mapping[str, bytes] | None = None,
+) -> dict[str, dg.MetadataValue]:
+    """Keep the decision in the store and MLflow; the metadata its pages show."""
+    key = decision_key(decision)
+    store.put(key, decision.to_json())
+    numbers = {e.name: float(e.statistic) for e in decision.evidence if e.statistic is not None} | dict(metrics or {})
+    run = lineage.run(
+        decision.model,
+        decision.gate,
+        dagster_run_id=context.run_id,
+        tags={"verdict": decision.verdict.name, "as_of": decision.as_of.isoformat(), "why": decision.why[:500]},
+        metrics=numbers,
+        artifacts={"decision.json": decision.to_json(), **(artifacts or {})},
+    )
+    return {
+        "verdict": dg.MetadataValue.text(f"{MARK[decision.verdict]} {decision.verdict.name}"),
+        "why": dg.MetadataValue.text(decision.why),
+        "evidence": dg.MetadataValue.md(scorecard(decision)),
+        "record": dg.MetadataValue.text(key),
+        "mlflow_run": dg.MetadataValue.url(lineage.page(run)),
+        **{name: dg.MetadataValue.float(round(value, 6)) for name, value in numbers.items()},
+    }
+
+
+def scorecard(decision: Decision) -> str:
+    """The evidence as a table people read at a glance."""
+    rows = [
+        f"| {MARK[e.verdict]} {e.name} | {number(e.statistic)} | {number(e.threshold)} | {e.why} |"
+        for e in decision.evidence
+    ]
+    return "\n".join(["| | statistic | threshold | |", "| --- | --- | --- | --- |", *rows])
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, a dash for none.
+
+    >>> number(0.08123456), number(None)
+    ('0.08123', '–')
+    """
+    return "–" if value is None else f"{value:.4g}"
+
+
+def check_results(
+    context: dg.AssetExecutionContext, decision: Decision, names: Sequence[str]
+) -> Iterator[dg.AssetCheckResult]:
+    """One check a piece of evidence. Only PASS passes; only FAIL is an error, the rest are warnings."""
+    found = {item.name: item for item in decision.evidence}
+    for name in names:
+        item = found.get(name)
+        verdict = item.verdict if item else Verdict.INCONCLUSIVE
+        why = item.why if item else "not judged: an earlier gate ended the decision"
+        metadata: dict[str, Any] = {"verdict": verdict.name, "why": why, "partition": context.partition_key}
+        if item and item.statistic is not None:
+            metadata["statistic"] = round(float(item.statistic), 6)
+        if item and item.threshold is not None:
+            metadata["threshold"] = round(float(item.threshold), 6)
+        yield dg.AssetCheckResult(
+            asset_key=context.asset_key,
+            check_name=name,
+            passed=verdict is Verdict.PASS,
+            severity=dg.AssetCheckSeverity.ERROR if verdict is Verdict.FAIL else dg.AssetCheckSeverity.WARN,
+            description=why,
+            metadata=metadata,
+        )
+
+
+def gate(
+    context: dg.AssetExecutionContext,
+    decision: Decision,
+    metadata: Mapping[str, Any],
+    names: Sequence[str],
+    data_version: str | None = None,
+) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
+    """Close a gate: a PASS materializes; anything else is observed, and what lies downstream is skipped."""
+    context.log.info(f"{decision.gate}: {decision.verdict.name}: {decision.why}")
+    if decision.verdict is Verdict.PASS:
+        version = dg.DataVersion(data_version) if data_version else None
+        yield dg.MaterializeResult(asset_key=context.asset_key, metadata=dict(metadata), data_version=version)
+    else:
+        observation = dg.AssetObservation(context.asset_key, partition=context.partition_key, metadata=dict(metadata))
+        context.log_event(observation)
+    yield from check_results(context, decision, names)

@@ -1,0 +1,24 @@
+"""What every room's door is told about the model it works for."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from assets.recipe import Recipe, load_recipe
+from resources.features import FeatureRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model as the rooms see it. Room settings are passed to the doors beside it."""
+
+    name: str
+    description: str
+    owners: tuple[str, ...]
+    target: str
+    feature_set: str
+    registry: FeatureRegistry
+    recipe_file: Path
+
+    def recipe(self) -> Recipe:
+        """Read when it is used: a code location must load without the training libraries."""
+        return load_recipe(self.recipe_file)

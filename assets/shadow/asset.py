@@ -1,0 +1,101 @@
+"""The shadow room's door."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.champion import champion
+from assets.decision import Decision
+from assets.door import declared, gate, interval, record
+from assets.drift.reference import Reference
+from assets.model import Model
+from assets.scoring import score
+from assets.shadow.judge import judge
+from assets.shadow.picture import figure, sparkline
+from assets.shadow.settings import ShadowSettings
+from assets.snapshot.asset import take
+from resources.lineage import Lineage
+from resources.store import Store
+from resources.traffic import Traffic
+
+CHECKS = ("labels", "gain")
+
+
+def shadow_evaluation(
+    model: Model, partitions: dg.PartitionsDefinition, settings: ShadowSettings, lookback: timedelta, seed: int
+) -> dg.AssetsDefinition:
+    """`[model]/shadow_evaluation`: does retraining pay, on the very requests the champion answered?"""
+
+    @dg.asset(
+        **declared(model, "shadow_evaluation", partitions, {"onnx", "s3", "mlflow"}, CHECKS),
+        deps=[dg.AssetKey([model.name, "drift_report"])],
+        output_required=False,
+        description="A challenger fitted on what was known before, scored beside the champion on the same requests.",
+    )
+    def asset(
+        context: dg.AssetExecutionContext,
+        store: dg.ResourceParam[Store],
+        lineage: dg.ResourceParam[Lineage],
+        traffic: dg.ResourceParam[Traffic],
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+        as_of = interval(context).as_of
+        decision = evaluate(model, settings, store, lineage, traffic, as_of, lookback, seed)
+        artifacts = {"shadow.png": figure(decision.details)} if decision.details.get("path") else {}
+        metadata: dict[str, Any] = dict(record(context, decision, store, lineage, artifacts=artifacts))
+        if artifacts:
+            metadata["picture"] = dg.MetadataValue.md(sparkline(decision.details))
+        yield from gate(context, decision, metadata, CHECKS)
+
+    return asset
+
+
+def evaluate(
+    model: Model,
+    settings: ShadowSettings,
+    store: Store,
+    lineage: Lineage,
+    traffic: Traffic,
+    as_of: datetime,
+    lookback: timedelta,
+    seed: int,
+) -> Decision:
+    """Champion and a challenger fitted before the evaluation window, on its logged and labelled requests."""
+    traffic.flush()
+    current = champion(model.name, lineage, store)
+    if current is None:
+        return judge(model.name, _no_pairs(), settings, as_of, {})
+    reference = Reference.from_bytes(current.reference)
+    # What the champion was trained on proves nothing about it.
+    start = max(as_of - timedelta(days=settings.days), reference.end)
+    matured = as_of - timedelta(hours=settings.maturity_hours)
+    logged = traffic.labelled(model.name, start, matured, as_of=as_of)
+    if logged.empty:
+        return judge(model.name, _no_pairs(), settings, as_of, {"champion": str(current.version)})
+    past = take(model, store, start - lookback, start, start)
+    features = {column.name: column.type for column in past.features.columns}
+    known = past.frame.dropna(subset=[model.target])
+    challenger = model.recipe().fit(known[[*features, model.target]], model.target, seed)
+    pairs = logged[["key", "event_time", "known_at", "label"]].assign(
+        champion=score(lineage.onnx(model.name, current.version), logged, features),
+        challenger=challenger.predict_proba(logged[list(features)])[:, 1],
+    )
+    inputs = {"champion": str(current.version), "challenger_snapshot": past.digest}
+    return judge(model.name, pairs, settings, as_of, inputs)
+
+
+def _no_pairs() -> pd.DataFrame:
+    times = pd.Series([], dtype="datetime64[us, UTC]")
+    numbers = pd.Series([], dtype="float64")
+    return pd.DataFrame(
+        {
+            "key": pd.Series([], dtype="object"),
+            "event_time": times,
+            "known_at": times,
+            "label": numbers,
+            "champion": numbers,
+            "challenger": numbers,
+        }
+    )

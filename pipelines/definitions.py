@@ -1,0 +1,25 @@
+"""The code location: `dagster definitions validate -m pipelines.definitions`."""
+
+import dagster as dg
+
+from pipelines.environments import environment, resources
+from pipelines.factory import build_model_defs, partitions_by_cadence
+from pipelines.jobs import build_jobs
+from pipelines.schedules import build_schedules
+from pipelines.sensors import build_drift_sensor
+from pipelines.spec import load_specs
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """All models of the models folder, their jobs, schedules, sensor and resources."""
+    where = environment()
+    specs = load_specs(where.models)
+    partitions = dict(partitions_by_cadence(specs))
+    shared = dg.Definitions(
+        jobs=build_jobs(specs),
+        schedules=build_schedules(specs, partitions),
+        sensors=[build_drift_sensor(specs, partitions)] if specs else [],
+        resources=resources(where),
+    )
+    return dg.Definitions.merge(*(build_model_defs(spec, partitions[spec.cadence]) for spec in specs), shared)

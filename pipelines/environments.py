@@ -1,0 +1,72 @@
+"""Where a process of trimtab runs: the one place that reads the environment and chooses resources."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from resources.gateway import Gateway
+from resources.lineage import Lineage
+from resources.pools import Pools
+from resources.profiler import Profiler
+from resources.signing import Signer
+from resources.store import S3Store
+from resources.traffic import Traffic
+
+MODELS = Path(__file__).parent / "models"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Addresses and files, as `TRIMTAB_*` variables give them. Defaults suit `dagster definitions validate`."""
+
+    home: Path
+    models: Path
+    bucket: str
+    s3_endpoint: str | None
+    mlflow_uri: str
+    gateway_folder: Path
+    gateway_admin: str
+    observer: str | None
+    servers: Path
+    signing_key: Path
+    triton_blue: str
+    triton_green: str
+
+
+def environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """Read the process's environment, or the mapping given instead of it."""
+    env = os.environ if variables is None else variables
+    home = Path(env.get("TRIMTAB_HOME", ".trimtab")).absolute()
+    return Environment(
+        home=home,
+        models=Path(env.get("TRIMTAB_MODELS", str(MODELS))),
+        bucket=env.get("TRIMTAB_BUCKET", "trimtab"),
+        s3_endpoint=env.get("TRIMTAB_S3_ENDPOINT"),
+        mlflow_uri=env.get("TRIMTAB_MLFLOW_URI", "http://127.0.0.1:5000"),
+        gateway_folder=Path(env.get("TRIMTAB_GATEWAY_FOLDER", str(home / "data" / "gateway"))),
+        gateway_admin=env.get("TRIMTAB_GATEWAY_ADMIN", "http://127.0.0.1:9901"),
+        observer=env.get("TRIMTAB_OBSERVER"),
+        servers=Path(env.get("TRIMTAB_SERVERS", str(Path(__file__).parents[1] / "deploy" / "servers" / ".venv"))),
+        signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "signing.pem"))),
+        triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
+        triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
+    )
+
+
+def resources(where: Environment) -> dict[str, object]:
+    """Everything the rooms' doors ask for. Nothing is connected before it is used."""
+    store = S3Store(where.bucket, where.s3_endpoint)
+    return {
+        "store": store,
+        "lineage": Lineage(where.mlflow_uri),
+        "traffic": Traffic(store, where.observer),
+        "gateway": Gateway(where.gateway_folder, where.gateway_admin),
+        "pools": Pools(
+            store,
+            replicas={"blue": ("blue-0",), "green": ("green-0",)},
+            triton_urls={"blue-0": where.triton_blue, "green-0": where.triton_green},
+        ),
+        "profiler": Profiler(where.servers, where.home / "data" / "profiler"),
+        "signer": Signer(where.signing_key),
+    }

@@ -1,0 +1,70 @@
+"""From a spec to Dagster definitions: six rooms a model, shared partitions a cadence."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+import dagster as dg
+
+from assets.canary.asset import canary_rollout
+from assets.drift.asset import drift_report
+from assets.model import Model
+from assets.profile.asset import serving_profile
+from assets.retrain.asset import candidate_model
+from assets.shadow.asset import shadow_evaluation
+from assets.snapshot.asset import feature_snapshot
+from pipelines.spec import ModelSpec
+from resources.errors import SpecError
+from resources.features import FeatureRegistry
+
+WATCH = ("feature_snapshot", "drift_report")
+IMPROVE = ("shadow_evaluation", "candidate_model", "serving_profile", "canary_rollout")
+RELEASE = IMPROVE[1:]
+
+
+def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
+    """One model's six assets, in walking order. Partitions default to the spec's own cadence and start."""
+    partitions = partitions or partitions_by_cadence([spec])[spec.cadence]
+    model = Model(
+        name=spec.name,
+        description=spec.description,
+        owners=spec.owners,
+        target=spec.target,
+        feature_set=spec.feature_set,
+        registry=FeatureRegistry.load(spec.features),
+        recipe_file=spec.recipe,
+    )
+    lookback = timedelta(days=spec.training.lookback_days)
+    return dg.Definitions(
+        assets=[
+            feature_snapshot(model, partitions),
+            drift_report(model, partitions, spec.drift, timedelta(hours=spec.label_delay_hours)),
+            shadow_evaluation(model, partitions, spec.shadow, lookback, spec.training.seed),
+            candidate_model(model, partitions, spec.training, spec.drift),
+            serving_profile(model, partitions, spec.profile),
+            canary_rollout(model, partitions, spec.canary),
+        ]
+    )
+
+
+def partitions_by_cadence(specs: Iterable[ModelSpec]) -> Mapping[str, dg.TimeWindowPartitionsDefinition]:
+    """One partitioning a cadence, from the earliest start: a job can only hold assets that share theirs."""
+    starts: dict[str, ModelSpec] = {}
+    for spec in specs:
+        first = starts.setdefault(spec.cadence, spec)
+        if spec.cadence == "weekly" and spec.start.weekday() != first.start.weekday():
+            remedy = f"weekly models share one weekday: {first.name} starts on a {first.start:%A}"
+            raise SpecError(f"model {spec.name}", "start", spec.start.isoformat(), remedy)
+        if spec.start < first.start:
+            starts[spec.cadence] = spec
+    return {cadence: _partitions(spec) for cadence, spec in starts.items()}
+
+
+def _partitions(spec: ModelSpec) -> dg.TimeWindowPartitionsDefinition:
+    match spec.cadence:
+        case "hourly":
+            return dg.HourlyPartitionsDefinition(spec.start)
+        case "daily":
+            return dg.DailyPartitionsDefinition(spec.start)
+        case _:
+            # Dagster counts weekdays from Sunday, Python from Monday.
+            return dg.WeeklyPartitionsDefinition(spec.start, day_offset=(spec.start.weekday() + 1) % 7)

@@ -1,0 +1,106 @@
+"""Sensors: one for all models starts the loop when a drift check fails."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+
+from pipelines.factory import IMPROVE
+from pipelines.jobs import job_name, keys
+from pipelines.spec import ModelSpec
+
+ALARMS = ("inputs", "harm")
+ACTIVE = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A failed drift check: where it stands in the event log, and the partition it speaks of."""
+
+    record: int
+    check: str
+    partition: str
+
+
+def latest_alarm(records: Mapping[str, AssetCheckExecutionRecord | None]) -> Alarm | None:
+    """The newest failed check among one model's; warnings (no data, no labels) are no alarms."""
+    alarms = []
+    for check, record in records.items():
+        event = record.event.dagster_event if record and record.event else None
+        if record is None or event is None:
+            continue
+        evaluation = event.asset_check_evaluation_data
+        if not evaluation.passed and evaluation.severity is dg.AssetCheckSeverity.ERROR:
+            alarms.append(Alarm(record.id, check, str(evaluation.metadata["partition"].value)))
+    return max(alarms, key=lambda alarm: alarm.record, default=None)
+
+
+def cooled_down(last: str | None, at: datetime, cooldown: timedelta) -> bool:
+    """Whether a new loop may start at `at`, in the data's own time. last: ISO instant of the loop before."""
+    return last is None or at - datetime.fromisoformat(last) >= cooldown
+
+
+def build_drift_sensor(
+    specs: Iterable[ModelSpec], partitions: Mapping[str, dg.TimeWindowPartitionsDefinition]
+) -> dg.SensorDefinition:
+    """One sensor for all models; one run request a model, a loop a model at a time, a cooldown between loops."""
+    members = tuple(specs)
+    jobs = sorted({job_name("improve", spec.cadence) for spec in members})
+
+    @dg.sensor(
+        name="improve_on_drift",
+        job_names=jobs,
+        minimum_interval_seconds=2,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="A failed drift check (inputs or harm) starts shadow, retrain, profile and canary of that model.",
+    )
+    def sensor(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        cursor: dict[str, dict[str, str]] = json.loads(context.cursor or "{}")
+        check_keys = {
+            (spec.name, check): dg.AssetCheckKey(dg.AssetKey([spec.name, "drift_report"]), check)
+            for spec in members
+            for check in ALARMS
+        }
+        records = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(check_keys.values()))
+        held = []
+        for spec in members:
+            alarm = latest_alarm({check: records.get(check_keys[spec.name, check]) for check in ALARMS})
+            seen = cursor.get(spec.name, {})
+            if alarm is None or alarm.record <= int(seen.get("record", 0)):
+                continue
+            at = partitions[spec.cadence].time_window_for_partition_key(alarm.partition).end
+            active = context.instance.get_runs_count(
+                RunsFilter(job_name=job_name("improve", spec.cadence), tags={"model": spec.name}, statuses=ACTIVE)
+            )
+            if active:
+                held.append(f"{spec.name}: a loop is running")
+            elif not cooled_down(seen.get("at"), at, timedelta(hours=spec.cooldown_hours)):
+                held.append(f"{spec.name}: in cooldown since {seen['at']}")
+            else:
+                cursor[spec.name] = {**{k: str(v) for k, v in asdict(alarm).items()}, "at": at.isoformat()}
+                yield request(spec, alarm)
+        context.update_cursor(json.dumps(cursor))
+        yield dg.SkipReason("; ".join(held) or "no new alarm")
+
+    return sensor
+
+
+def request(spec: ModelSpec, alarm: Alarm) -> dg.RunRequest:
+    """The run that answers an alarm; the same alarm asks for the same run."""
+    return dg.RunRequest(
+        run_key=f"{spec.name}:{alarm.record}",
+        job_name=job_name("improve", spec.cadence),
+        partition_key=alarm.partition,
+        asset_selection=keys(spec.name, IMPROVE),
+        tags={"model": spec.name, "trigger": f"drift {alarm.check}", "rollout/model": spec.name},
+    )

@@ -1,0 +1,106 @@
+"""The spec: everything about one model's loop, typed, bounded and documented. One `model.yaml` a model."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from assets.canary.settings import CanarySettings
+from assets.drift.settings import DriftSettings
+from assets.profile.settings import ProfileSettings
+from assets.retrain.settings import TrainingSettings
+from assets.shadow.settings import ShadowSettings
+from resources.errors import SpecError
+
+
+class ModelSpec(BaseModel):
+    """One model. Relative paths start at the folder of the file it was read from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{1,59}$", description="What clients call the model by.")
+    description: str = Field(min_length=1, description="What it predicts, for whom. Shown in the Dagster UI.")
+    owners: tuple[str, ...] = Field(min_length=1, description="Teams ('team:flights') or e-mail addresses.")
+    task: Literal["binary"] = Field("binary", description="What is predicted: the probability of one event.")
+    target: str = Field(min_length=1, description="Label column of the feature set.")
+    feature_set: str = Field(min_length=1, description="Name of the feature set in `features`.")
+    features: Path = Field(Path("features.yaml"), description="File of feature sets.")
+    recipe: Path = Field(Path("recipe.py"), description="File with fit(frame, target, seed) -> estimator.")
+    cadence: Literal["hourly", "daily", "weekly"] = Field("daily", description="How often inputs are checked.")
+    start: datetime = Field(description="Start of the first partition; a weekly cadence starts on its weekday.")
+    label_delay_hours: float = Field(72, gt=0, description="Longest usual time from a request to its label.")
+    cooldown_hours: float = Field(24, ge=0, description="Least time between two loops, in the data's own time.")
+
+    drift: DriftSettings = DriftSettings()
+    shadow: ShadowSettings = ShadowSettings()
+    training: TrainingSettings = TrainingSettings()
+    profile: ProfileSettings = ProfileSettings()
+    canary: CanarySettings = CanarySettings()
+
+    @field_validator("start")
+    @classmethod
+    def _utc(cls, value: datetime) -> datetime:
+        if value.tzinfo is None:
+            raise ValueError("has no time zone: write it with a Z, as 2013-01-04T00:00:00Z")
+        return value
+
+    @field_validator("owners")
+    @classmethod
+    def _owner(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for owner in value:
+            if not owner.startswith("team:") and "@" not in owner:
+                raise ValueError(f"{owner!r} is neither 'team:NAME' nor an e-mail address")
+        return value
+
+
+def load_spec(file: Path) -> ModelSpec:
+    """Read one `model.yaml`. `SpecError` names file, field, value and remedy."""
+    try:
+        raw = yaml.safe_load(file.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise SpecError(file, "(file)", "", f"cannot be read as YAML: {error}") from error
+    if not isinstance(raw, dict):
+        raise SpecError(file, "(file)", raw, "must be a mapping of fields: start with 'name: ...'")
+    try:
+        spec = ModelSpec.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or "(file)"
+        raise SpecError(file, field, first.get("input"), _remedy(first)) from error
+    return spec.model_copy(update={"features": file.parent / spec.features, "recipe": file.parent / spec.recipe})
+
+
+def load_specs(folder: Path) -> tuple[ModelSpec, ...]:
+    """Every `*/model.yaml` below a folder, in order of name. `SpecError` when two carry one name."""
+    specs = tuple(load_spec(file) for file in sorted(folder.glob("*/model.yaml")))
+    seen: set[str] = set()
+    for spec in specs:
+        if spec.name in seen:
+            raise SpecError(folder, "name", spec.name, "is used by two models: names are what clients call")
+        seen.add(spec.name)
+    return specs
+
+
+def _remedy(error: Any) -> str:
+    if error["type"] == "extra_forbidden":
+        return "is no field of a spec: check its spelling"
+    if error["type"] == "missing":
+        return "is missing: add it"
+    return str(error["msg"])
+
+
+def _fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, info in model.model_fields.items():
+        annotation = info.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _fields(annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", info.description or ""
+
+
+def describe() -> list[tuple[str, str]]:
+    """Every field of a spec with its description, for `trimtab spec`."""
+    return list(_fields(ModelSpec))
