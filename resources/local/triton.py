@@ -1,16 +1,12 @@
 """How Triton starts on one machine: the nvidia-pytriton wheel's binary and our onnxruntime backend, on loopback."""
 
-import json
 import os
 import shutil
 import stat
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from resources.errors import ModelNotReady, StackError
+from resources.triton import TritonServer
 
 PROBE = "trimtab_probe"
 # perf_analyzer asks for these names; the wheel carries them under names with a hash.
@@ -79,29 +75,14 @@ def environment(servers: Path) -> dict[str, str]:
 
 
 def ready(http_url: str, timeout_s: float = 30) -> None:
-    """A real inference on the probe model, loaded first when it is not; `ModelNotReady` with the reason."""
-    try:
-        loaded = _post(f"{http_url}/v2/repository/index", {"ready": True}, timeout_s)
-        if PROBE not in {model["name"] for model in loaded}:
-            _post(f"{http_url}/v2/repository/models/{PROBE}/load", {}, timeout_s)
-        question = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.25]}
-        answer = _post(f"{http_url}/v2/models/{PROBE}/infer", {"inputs": [question]}, timeout_s)
-    except urllib.error.HTTPError as error:
-        raise ModelNotReady(f"{http_url} {PROBE}: {error.read().decode(errors='replace')}") from error
-    except (OSError, ValueError) as error:
-        raise ModelNotReady(f"{http_url} does not answer: {error}") from error
-    if answer["outputs"][0]["data"] != [0.75, 0.25]:
-        raise ModelNotReady(f"{http_url} {PROBE}: answered {answer['outputs']} instead of [0.75, 0.25]")
-
-
-def _post(url: str, body: Mapping[str, Any], timeout_s: float) -> Any:
-    request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}, method="POST"
-    )
-    # Loopback is never behind the proxy that the environment may name.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=timeout_s) as response:
-        return json.loads(response.read() or b"null")
+    """A real inference on the probe model, loaded first when it is not; `ServingError` with the reason."""
+    server = TritonServer(http_url, timeout_s)
+    if not server.ready_versions(PROBE):
+        server.load(PROBE)
+    question = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.25]}
+    outputs = server.infer(PROBE, {"inputs": [question]})["outputs"]
+    if outputs[0]["data"] != [0.75, 0.25]:
+        raise ModelNotReady(f"{http_url} {PROBE}: answered {outputs} instead of [0.75, 0.25]")
 
 
 def _python(servers: Path) -> Path:

@@ -1,0 +1,279 @@
+"""The agent beside each Triton: makes what is loaded what is desired, and reports it. `python -m pipelines.agent --help`
+
+Whatever fails, what served before goes on serving: a dead store, a refused package, a restarted Triton.
+"""
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pipelines.reconcile import Action, Confirm, Install, Loaded, Reload, Remove, pause_s, plan
+from pipelines.replica import Installed, Replica
+from resources.errors import Conflict, NotFound, PackageRefused, ServingError, StoreError, TrimtabError
+from resources.pools import Assignment, ReplicaState, desired_key, read_desired, status_key, write_status
+from resources.store import S3Store, Store
+from resources.triton import TritonServer
+
+log = logging.getLogger("trimtab.agent")
+HEARTBEAT_S = 1.0
+HEALTH_S = 10.0
+# Triton's words for a model whose process died; its index goes on calling it READY.
+DEAD = "is not healthy"
+
+
+@dataclass
+class Desired:
+    """What the pool should serve, as last read; a store that is down is asked again after a growing pause."""
+
+    pool: str
+    store: Store
+    clock: Callable[[], float]
+    models: dict[str, Assignment] | None = None
+    failures: int = 0
+    next_at: float = 0.0
+
+    def read(self) -> dict[str, Assignment] | None:
+        """By model; None while the store never answered."""
+        if self.clock() < self.next_at:
+            return self.models
+        try:
+            pointer = self.store.pointer(desired_key(self.pool))
+            self.models = {} if pointer is None else read_desired(pointer.body, self.pool)
+        except TrimtabError as error:
+            self.failures += 1
+            wait_s = min(10.0, pause_s(self.failures) / 4)
+            self.next_at = self.clock() + wait_s
+            log.warning("the store is down: %s; serving goes on, next try in %g s", error, wait_s)
+        else:
+            if self.failures:
+                log.info("the store answers again")
+            self.failures = 0
+        return self.models
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last of `count` failed tries with this package, and when the next one is due."""
+
+    digest: str
+    count: int
+    next_at: float
+
+
+@dataclass
+class Agent:
+    """Reconciles one replica, a step at a time. `states` is what the heartbeat reports."""
+
+    name: str
+    replica: Replica
+    store: Store
+    desired: Desired
+    clock: Callable[[], float] = time.monotonic
+    states: dict[str, ReplicaState] = field(default_factory=dict)
+    changed: threading.Event = field(default_factory=threading.Event)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    probed_at: float = 0.0
+
+    def step(self) -> None:
+        """One pass: read what is desired, look at what is loaded, do what is missing."""
+        desired = self.desired.read()
+        try:
+            loaded = self.replica.look()
+        except ServingError as error:
+            self._lost_triton(error)
+            return
+        self._find_dead([model for model, state in loaded.items() if state.ready])
+        for model in self.dead & set(loaded):
+            loaded[model] = replace(loaded[model], ready=False)
+        reported = {model: state.digest for model, state in self.states.items() if state.state == "READY"}
+        for action in plan(desired, loaded, reported, self._resting(desired or {})):
+            self._do(action, loaded.get(action.model))
+        for model in set(self.states) - set(desired or self.states) - set(loaded):
+            self._forget(model)
+
+    def _find_dead(self, models: list[str]) -> None:
+        if self.clock() - self.probed_at < HEALTH_S:
+            return
+        self.probed_at = self.clock()
+        for model in set(models) & set(self.replica.known):
+            try:
+                self.replica.confirm(model)
+            except (TrimtabError, OSError) as error:
+                log.warning("%s: %s", model, error)
+                if DEAD in str(error):
+                    self.dead.add(model)
+
+    def _lost_triton(self, error: ServingError) -> None:
+        for model, state in self.states.items():
+            if state.state == "READY":
+                self._tell(model, state.version, "LOADING", str(error), state.digest)
+
+    def _resting(self, desired: dict[str, Assignment]) -> set[str]:
+        """Models whose last try failed a moment ago; another assignment is tried at once."""
+        return {
+            model
+            for model, failure in self.failures.items()
+            if self.clock() < failure.next_at and (model not in desired or desired[model].digest == failure.digest)
+        }
+
+    def _do(self, action: Action, before: Loaded | None) -> None:
+        model = action.model
+        version, digest = self._subject(action)
+        if not isinstance(action, Confirm):
+            self._tell(model, version, "LOADING", f"{type(action).__name__.lower()} goes on", digest)
+        try:
+            match action:
+                case Install():
+                    done = self.replica.install(model, action.assignment, self.store)
+                case Reload():
+                    done = self.replica.reload(model)
+                case Confirm():
+                    done = self.replica.confirm(model)
+                case Remove():
+                    self.replica.remove(model)
+                    self._forget(model)
+                    return
+        except (TrimtabError, OSError) as error:
+            kept = f"; version {before.version} goes on serving" if before and before.ready else ""
+            self._failed(model, version, digest, error, kept)
+            return
+        self.failures.pop(model, None)
+        self.dead.discard(model)
+        self._ready(model, done)
+
+    def _subject(self, action: Action) -> tuple[int, str]:
+        if isinstance(action, Install):
+            return action.assignment.version, action.assignment.digest
+        return self.replica.known.get(action.model, (0, ""))
+
+    def _ready(self, model: str, done: Installed) -> None:
+        version, digest = self.replica.known[model]
+        reason = f"{done.rows} rows probed, largest difference {done.difference:.2g}"
+        self._tell(model, version, "READY", reason, digest, done.seconds)
+
+    def _failed(self, model: str, version: int, digest: str, error: Exception, kept: str) -> None:
+        last = self.failures.get(model)
+        count = last.count + 1 if last and last.digest == digest else 1
+        pause = pause_s(count)
+        self.failures[model] = Failure(digest, count, self.clock() + pause)
+        self._tell(model, version, _state_of(error), f"{error}{kept}; next try in {pause:g} s", digest)
+
+    def _tell(
+        self, model: str, version: int, state: str, reason: str, digest: str, seconds: dict[str, float] | None = None
+    ) -> None:
+        log.info("%s:%s %s: %s %s", model, version, state, reason, seconds or "")
+        self.states[model] = ReplicaState(
+            self.name, version, state, reason, digest, datetime.now(UTC), dict(seconds or {})
+        )
+        self.changed.set()
+
+    def _forget(self, model: str) -> None:
+        log.info("%s: gone", model)
+        self.states.pop(model, None)
+        self.failures.pop(model, None)
+        self.dead.discard(model)
+        self.changed.set()
+
+
+def _state_of(error: Exception) -> str:
+    match error:
+        case PackageRefused():
+            return "REFUSED"
+        case NotFound():
+            return "FAILED"
+        case StoreError():
+            return "LOADING"  # the store will be back
+    # A Triton that says no has failed to load it; one that says nothing will be back.
+    return "LOADING" if type(error) is ServingError else "FAILED"
+
+
+@dataclass
+class Heartbeat:
+    """Writes the status pointer at every change and at least every second, whatever the agent is busy with."""
+
+    pool: str
+    agent: Agent
+    stop: threading.Event
+    etag: str | None = None
+    silent: bool = False
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            self.agent.changed.wait(HEARTBEAT_S)
+            self.agent.changed.clear()
+            self.beat()
+
+    def beat(self) -> None:
+        try:
+            self._write()
+            self.silent = False
+        except TrimtabError as error:
+            if not self.silent:
+                log.warning("status can't be reported: %s", error)
+            self.silent = True
+            self.stop.wait(HEARTBEAT_S)
+
+    def _write(self) -> None:
+        key = status_key(self.pool, self.agent.name)
+        body = write_status(self.agent.name, datetime.now(UTC), dict(self.agent.states))
+        try:
+            self.etag = self.agent.store.swap(key, body, self.etag)
+        except (Conflict, NotFound):
+            # Written by the agent that ran here before; from now on this one is right.
+            pointer = self.agent.store.pointer(key)
+            self.etag = self.agent.store.swap(key, body, pointer.etag if pointer else None)
+
+
+def run(pool: str, name: str, replica: Replica, store: Store, interval_s: float, stop: threading.Event) -> None:
+    """Reconcile and report until told to stop."""
+    import model_signing.verifying  # noqa: F401  a second now rather than at the first package
+
+    replica.open()
+    agent = Agent(name, replica, store, Desired(pool, store, time.monotonic))
+    heart = Heartbeat(pool, agent, stop)
+    thread = threading.Thread(target=heart.run, name="heartbeat", daemon=True)
+    heart.beat()
+    thread.start()
+    log.info("agent of %s in pool %s beside %s", name, pool, replica.server.url)
+    while not stop.is_set():
+        agent.step()
+        stop.wait(interval_s)
+    thread.join(timeout=10)
+    log.info("agent of %s stopped", name)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The process."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.agent", description=__doc__)
+    parser.add_argument("--pool", required=True, help="the pool this replica belongs to")
+    parser.add_argument("--replica", required=True, help="the name under which it reports")
+    parser.add_argument("--triton", required=True, help="Triton's HTTP address, http://127.0.0.1:8000")
+    parser.add_argument("--repository", required=True, type=Path, help="Triton's model repository; only we write there")
+    parser.add_argument("--public-key", required=True, type=Path, action="append", help="twice while keys are rotated")
+    parser.add_argument("--s3-endpoint", help="of any S3 but AWS")
+    parser.add_argument("--bucket", required=True)
+    parser.add_argument("--interval-s", type=float, default=0.5, help="between two looks at the desired state")
+    given = parser.parse_args(arguments)
+    for key in given.public_key:
+        if not key.is_file():
+            parser.error(f"--public-key {key}: no such file")
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    replica = Replica(TritonServer(given.triton), given.repository, tuple(given.public_key))
+    store = S3Store(given.bucket, given.s3_endpoint)
+    run(given.pool, given.replica, replica, store, given.interval_s, stop)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
