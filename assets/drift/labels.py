@@ -1,0 +1,76 @@
+"""The labels that became known in a window, as losses in order, and what they say of the champion."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from assets.drift.aggregate import Span, indices, instants, utc
+from assets.drift.harm import LabelBlock
+from assets.drift.settings import DriftSettings
+from assets.drift.threshold import Judged
+
+
+def usable_labels(labelled: pd.DataFrame, span: Span, as_of: datetime) -> pd.DataFrame:
+    """Usable labels that became known in (start, end], in order of known_at; columns known_at, label, answer, loss.
+
+    Ties are ordered by what else is known of them, so that the order of rows in the frame changes nothing.
+    """
+    if not len(labelled):
+        return pd.DataFrame({"known_at": [], "label": [], "answer": [], "loss": []})
+    known, label = instants(labelled["known_at"]), pd.to_numeric(labelled["label"], errors="coerce")
+    answer = pd.to_numeric(labelled["answer"], errors="coerce")
+    event = instants(labelled["event_time"]) if "event_time" in labelled else known
+    frame = pd.DataFrame({"known_at": known, "event_time": event, "label": label, "answer": answer})
+    identity = [name for name in ("request_id", "key", "row") if name in labelled]
+    frame[identity] = labelled[identity]
+    latest = min(utc(span.end), utc(as_of))
+    usable = (known > pd.Timestamp(utc(span.start))) & (known <= pd.Timestamp(latest)) & label.between(0, 1)
+    frame = frame[(usable & answer.between(0, 1)).to_numpy()]
+    frame = frame.sort_values(["known_at", "event_time", "answer", "label"], kind="stable")
+    if "request_id" in identity or "key" in identity:
+        frame = frame.drop_duplicates([*identity, "event_time"], keep="last")
+    return frame[["known_at", "label", "answer"]].assign(loss=(frame["answer"] - frame["label"]) ** 2)
+
+
+def label_blocks(
+    labels: pd.DataFrame, judged: Sequence[Judged], active: bool, settings: DriftSettings, span: Span
+) -> list[LabelBlock]:
+    """Labels by the block they became known in. A block's weight is fixed by the inputs of the block before it."""
+    losses = labels["loss"].to_numpy(float)
+    # Blocks are (k, k + 1] for labels: a decision at k + 1 knows what became known at that instant.
+    first = indices(instants(labels["known_at"]) - pd.Timedelta(1, "us"), span.start, span.length)
+    edges = np.searchsorted(first, np.arange(span.count + 1))
+    found = []
+    for number, item in enumerate(judged):
+        inside = losses[edges[number] : edges[number + 1]]
+        w = 1.0 if active else settings.quiet_weight
+        found.append(LabelBlock(item.block.start.isoformat(), tuple(map(float, inside)), w))
+        active = item.active
+    return found
+
+
+def performance(labels: pd.DataFrame) -> dict[str, Any]:
+    """Brier loss and AUC of the window; None where there is nothing to compute them from."""
+    if not len(labels):
+        return {"brier": None, "auc": None}
+    label, answer = labels["label"].to_numpy(float), labels["answer"].to_numpy(float)
+    return {"brier": float(np.mean((answer - label) ** 2)), "auc": auc(label, answer)}
+
+
+def auc(label: npt.NDArray[np.float64], answer: npt.NDArray[np.float64]) -> float | None:
+    """Area under the ROC curve by midranks; None where only one class is present.
+
+    >>> auc(np.array([0.0, 1.0, 1.0]), np.array([0.2, 0.2, 0.9]))
+    0.75
+    """
+    positive = label > 0.5
+    n1, n0 = int(positive.sum()), int((~positive).sum())
+    if n1 == 0 or n0 == 0:
+        return None
+    _, place, counts = np.unique(answer, return_inverse=True, return_counts=True)
+    midrank = np.cumsum(counts) - (counts - 1) / 2
+    return float((midrank[place][positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0))

@@ -1,0 +1,194 @@
+"""What the champion was trained on, in the form that windows are compared with."""
+
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from assets.drift.aggregate import (
+    Columns,
+    Marginal,
+    aggregate,
+    columns,
+    expected,
+    groups,
+    indices,
+    instants,
+    normalised,
+)
+from assets.drift.categorical import Categorical
+from assets.drift.ks import Numeric
+from assets.drift.settings import DriftSettings
+
+# Distinct values of a numeric feature that are kept; below it the reference is exact, above it D moves by 1e-5.
+MOST_VALUES = 100_000
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Frozen distributions, weights and history of the champion's training rows.
+
+    features: name -> type; marginals: name -> distribution; weights: name -> share, sum 1; history: one number a
+    block, oldest first: the block's aggregate against all OTHER blocks, less what sampling gives a block of its size;
+    loss_bound: upper bound of the champion's mean loss from a time-ordered hold-out; blocks: blocks that had rows.
+    """
+
+    features: Mapping[str, str]
+    marginals: Mapping[str, Marginal]
+    weights: Mapping[str, float]
+    history: tuple[float, ...]
+    loss_bound: float
+    rows: int
+    blocks: int
+    start: datetime
+    end: datetime
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, whatever the compression."""
+        meta, arrays = self._parts()
+        parts = [meta, *(name.encode() + array.tobytes() for name, array in sorted(arrays.items()))]
+        return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """A compressed npz of plain arrays: nothing in it is ever executed."""
+        meta, arrays = self._parts()
+        buffer = io.BytesIO()
+        # numpy's stub takes allow_pickle for one more array
+        np.savez_compressed(buffer, meta=np.frombuffer(meta, dtype=np.uint8), **arrays)  # type: ignore[arg-type]
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, body: bytes) -> "Reference":
+        """The inverse of `to_bytes`. ValueError says what is wrong with the bytes."""
+        try:
+            with np.load(io.BytesIO(body), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            meta = json.loads(arrays["meta"].tobytes())
+        except Exception as error:
+            raise ValueError(f"not a drift reference ({len(body)} bytes): {error}; build it again") from error
+        if meta["format"] != FORMAT:
+            raise ValueError(f"drift reference of format {meta['format']}, this code reads {FORMAT}: build it again")
+        marginals = {name: _marginal(name, type_, meta, arrays) for name, type_ in meta["features"].items()}
+        return cls(
+            features=meta["features"],
+            marginals=marginals,
+            weights=meta["weights"],
+            history=tuple(meta["history"]),
+            loss_bound=meta["loss_bound"],
+            rows=meta["rows"],
+            blocks=meta["blocks"],
+            start=datetime.fromisoformat(meta["start"]),
+            end=datetime.fromisoformat(meta["end"]),
+        )
+
+    def _parts(self) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        names = {}
+        for name, marginal in self.marginals.items():
+            arrays[f"counts/{name}"] = marginal.counts
+            if isinstance(marginal, Numeric):
+                arrays[f"values/{name}"] = marginal.values
+            else:
+                names[name] = list(marginal.names)
+        meta = {
+            "format": FORMAT,
+            "features": dict(self.features),
+            "names": names,
+            "weights": dict(self.weights),
+            "history": list(self.history),
+            "loss_bound": self.loss_bound,
+            "rows": self.rows,
+            "blocks": self.blocks,
+            "start": self.start.isoformat(),
+            "end": self.end.isoformat(),
+        }
+        return json.dumps(meta).encode(), arrays
+
+
+def _marginal(name: str, type_: str, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Marginal:
+    counts = arrays[f"counts/{name}"]
+    if type_ == "string":
+        return Categorical(tuple(meta["names"][name]), counts, meta["rows"])
+    return Numeric(arrays[f"values/{name}"], counts, meta["rows"])
+
+
+def build_reference(
+    frame: pd.DataFrame,
+    features: Mapping[str, str],
+    weights: Mapping[str, float],
+    settings: DriftSettings,
+    loss_bound: float,
+) -> Reference:
+    """The reference of a champion trained on `frame` (features and event_time).
+
+    weights: importance of each feature (need not sum to 1; all equal if none is positive); loss_bound in (0, 1): upper
+    bound of the mean Brier loss on rows AFTER those it was fitted on. ValueError names what is missing or impossible.
+    """
+    _refuse(frame, features, settings, loss_bound)
+    times = instants(frame["event_time"])
+    frame, times = frame[times.notna().to_numpy()], times[times.notna().to_numpy()]
+    batch = columns(frame, features)
+    exact: dict[str, Marginal] = {name: _of(features[name], column) for name, column in batch.items()}
+    shares = normalised(weights, list(features))
+    first = times.min().floor(pd.Timedelta(settings.block_length))
+    index = indices(times, first, settings.block_length)
+    return Reference(
+        features=dict(features),
+        marginals={name: _of(features[name], column, MOST_VALUES) for name, column in batch.items()},
+        weights=shares,
+        history=_left_out(batch, index, exact, shares, settings),
+        loss_bound=float(loss_bound),
+        rows=len(frame),
+        blocks=len(np.unique(index)),
+        start=times.min().to_pydatetime(),
+        end=times.max().to_pydatetime(),
+    )
+
+
+def _refuse(frame: pd.DataFrame, features: Mapping[str, str], settings: DriftSettings, loss_bound: float) -> None:
+    missing = [name for name in ("event_time", *features) if name not in frame]
+    if missing:
+        raise ValueError(f"reference frame lacks {', '.join(missing)}: it has {', '.join(map(str, frame.columns))}")
+    if not features:
+        raise ValueError("a reference needs at least one feature")
+    if not instants(frame["event_time"]).notna().any():
+        raise ValueError("reference frame has no row with an event_time: drift needs rows to compare with")
+    if not (math.isfinite(loss_bound) and loss_bound > 0 and loss_bound + settings.tolerance < 1):
+        raise ValueError(f"loss_bound {loss_bound} with tolerance {settings.tolerance} must lie within (0, 1)")
+
+
+def _of(type_: str, column: npt.NDArray[Any], most: int | None = None) -> Marginal:
+    return Categorical.of(column, most) if type_ == "string" else Numeric.of(column, most)
+
+
+def _left_out(
+    batch: Columns,
+    index: npt.NDArray[np.int64],
+    marginals: Mapping[str, Marginal],
+    weights: Mapping[str, float],
+    settings: DriftSettings,
+) -> tuple[float, ...]:
+    """Each block against the others, less its sampling noise; the newest `history_cap` blocks.
+
+    With F the whole and F_i the block of n_i of the N rows, F_i - F_others = (F_i - F) N / (N - n_i): every distance
+    here is linear in that difference, so one comparison with the whole gives the exact leave-one-out distance.
+    """
+    total = len(index)
+    scores = []
+    for _, places in groups(index):
+        others = total - len(places)
+        if len(places) < settings.min_block_rows or others == 0:
+            continue
+        distance = aggregate(marginals, weights, {name: column[places] for name, column in batch.items()})
+        scores.append(distance * total / others - expected(marginals, weights, len(places), others))
+    return tuple(scores[-settings.history_cap :])

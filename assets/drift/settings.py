@@ -1,0 +1,54 @@
+"""What a person may choose about drift. Defaults: statistics.md, sections 1 and 2."""
+
+from datetime import timedelta
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class DriftSettings(BaseModel):
+    """When inputs count as moved and when the champion counts as harmed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float = Field(0.05, gt=0, lt=1, description="False-alarm rate of one block. 1/alpha - 1 blocks warm it up.")
+    floor: float = Field(0.05, ge=0, lt=1, description="Smallest weighted distance that matters, in [0, 1].")
+    min_rows: int = Field(200, ge=1, description="Requests that a window needs before its inputs are judged.")
+    min_block_rows: int = Field(50, ge=1, description="Requests (or labels) that a block needs to be judged alone.")
+    block: str = Field("D", pattern=r"^[1-9]?\d*(D|h|min)$", description="What is judged as one: D, 6h, h, 15min.")
+    persistence_hits: int = Field(2, ge=1, description="Blocks above the alarm level that make an alarm ...")
+    persistence_of: int = Field(3, ge=1, description="... among this many successive judged blocks.")
+    history_cap: int = Field(60, ge=1, description="Past blocks that set the alarm level, newest first to stay.")
+    naming_fdr: float = Field(0.05, gt=0, lt=1, description="False discovery rate among the features that are named.")
+    unseen_mass: float = Field(0.05, gt=0, le=1, description="Share of never seen categories that fails the schema.")
+    freshness_hours: float = Field(48, gt=0, description="Greatest age of the newest request at the window's end.")
+    max_quiet_blocks: int = Field(0, ge=0, description="Blocks of a window that may pass without a request.")
+    tolerance: float = Field(0.01, ge=0, lt=1, description="Loss above the reference's bound that is still accepted.")
+    arl_days: float = Field(112, gt=0, description="Least mean time between two false alarms of harm.")
+    min_labels: int = Field(200, ge=1, description="Labels needed before harm is judged.")
+    harm_unit: Literal["block", "request"] = Field(
+        "block",
+        description="What is one observation of the loss: a block's mean (labels of a day share it) or a label.",
+    )
+    quiet_weight: float = Field(0.1, gt=0, le=1, description="Weight of harm evidence while the inputs do not drift.")
+
+    @property
+    def block_length(self) -> timedelta:
+        """`block` as a duration. Blocks are absolute time: a change of the clock makes none longer."""
+        number = self.block.rstrip("Dhmin")
+        unit = {"D": timedelta(days=1), "h": timedelta(hours=1), "min": timedelta(minutes=1)}[self.block[len(number) :]]
+        return int(number or 1) * unit
+
+    @property
+    def word(self) -> str:
+        """What people call a block."""
+        return {"D": "day", "1D": "day", "h": "hour", "1h": "hour"}.get(self.block, f"{self.block} block")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "DriftSettings":
+        if self.persistence_hits > self.persistence_of:
+            raise ValueError(f"persistence_hits {self.persistence_hits} exceeds persistence_of {self.persistence_of}")
+        if self.history_cap * self.alpha < 1 - self.alpha - 1e-9:
+            needed = round(1 / self.alpha) - 1
+            raise ValueError(f"history_cap {self.history_cap} can never reach alpha {self.alpha}: needs {needed}")
+        return self
