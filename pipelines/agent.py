@@ -1,4 +1,4 @@
-"""The agent beside each Triton: makes what is loaded what is desired, and reports it. `python -m pipelines.agent --help`
+"""The agent beside each Triton: makes what is loaded what is desired. `python -m pipelines.agent --help`
 
 Whatever fails, what served before goes on serving: a dead store, a refused package, a restarted Triton.
 """

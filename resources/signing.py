@@ -6,6 +6,7 @@ Whoever holds the private key may publish; an agent holds public keys only, two 
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,23 @@ from resources.errors import PackageRefused, ServingError
 SIGNATURE = "model.sig"
 
 
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Signs what is published with one private key."""
+
+    private_key: Path
+
+    def sign(self, folder: Path) -> None:
+        """Write `folder/model.sig` over every other file of the folder."""
+        sign(folder, self.private_key)
+
+
 def create_keys(folder: Path) -> tuple[Path, Path]:
-    """A new pair on P-256: `private.pem` (0600) and `public.pem`. An existing pair is never overwritten."""
+    """A new pair on P-256: `signing.pem` (0600) and `signing.pub.pem`. An existing pair is never overwritten."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    private, public = folder / "private.pem", folder / "public.pem"
+    private, public = folder / "signing.pem", folder / "signing.pub.pem"
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     body = key.private_bytes(

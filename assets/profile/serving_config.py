@@ -1,0 +1,67 @@
+"""The configuration Triton gets, as data. The last line that writes it as protobuf text is `packages.render_config`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from assets.profile.settings import ProfileSettings
+
+TYPES = {"string": "TYPE_STRING", "float": "TYPE_FP32", "int": "TYPE_INT64", "bool": "TYPE_BOOL"}
+OUTPUTS = {"probabilities": 2}
+
+
+def starting_choice(settings: ProfileSettings) -> dict[str, Any]:
+    """The default configuration: what the sweep starts from and measures twice."""
+    return {
+        "instances": settings.instances[0],
+        "max_queue_delay_us": settings.queue_delays_us[0],
+        "max_batch_size": settings.max_batch_size,
+        "max_queue_size": settings.max_queue_size,
+        "queue_timeout_us": settings.queue_timeout_us,
+        "intra_op_threads": settings.intra_op_threads,
+    }
+
+
+def serving_config(
+    model: str,
+    features: Mapping[str, str],
+    choice: Mapping[str, Any],
+    outputs: Mapping[str, int] = OUTPUTS,
+    *,
+    version: int,
+    lineage: Mapping[str, str] | None = None,
+    kind: str = "KIND_CPU",
+) -> dict[str, Any]:
+    """Names and shapes as Triton's `model_config.proto`. features: type by input; outputs: width by output (FP32).
+
+    lineage: ids that the running server can be asked for, as `snapshot_digest`.
+    Source: https://github.com/triton-inference-server/common/blob/r24.10/protobuf/model_config.proto
+    """
+    inputs = [{"name": name, "data_type": TYPES[type_], "dims": [1]} for name, type_ in features.items()]
+    parameters = {"intra_op_thread_count": str(choice["intra_op_threads"]), "mlflow_version": str(version)}
+    return {
+        "name": model,
+        "backend": "onnxruntime",
+        "max_batch_size": choice["max_batch_size"],
+        "input": inputs,
+        "output": [{"name": name, "data_type": "TYPE_FP32", "dims": [width]} for name, width in outputs.items()],
+        "instance_group": [{"kind": kind, "count": choice["instances"]}],
+        "dynamic_batching": {
+            "max_queue_delay_microseconds": choice["max_queue_delay_us"],
+            "default_queue_policy": {
+                "max_queue_size": choice["max_queue_size"],
+                "timeout_action": "REJECT",
+                "default_timeout_microseconds": choice["queue_timeout_us"],
+            },
+        },
+        "version_policy": {"specific": {"versions": [version]}},
+        "parameters": {
+            name: {"string_value": value} for name, value in sorted({**parameters, **(lineage or {})}.items())
+        },
+        "model_warmup": [_warmup(inputs)],
+    }
+
+
+def _warmup(inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Every instance answers before it counts as ready: a first request costs tens of milliseconds otherwise."""
+    tensors = {i["name"]: {"data_type": i["data_type"], "dims": i["dims"], "zero_data": True} for i in inputs}
+    return {"name": "zeros", "batch_size": 1, "count": 3, "inputs": tensors}
