@@ -7,20 +7,29 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assets.scoring import as_served, kind_of
 from resources.errors import SpecError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`fit(frame, target, seed)` gives an estimator whose `predict_proba` takes a frame of features."""
+    """`function` is the file's own `fit`."""
 
     path: Path
     digest: str
-    fit: "Callable[[pd.DataFrame, np.ndarray, int], Any]"
+    function: "Callable[[pd.DataFrame, str, int], Any]"
+
+    def fit(self, frame: "pd.DataFrame", target: str, seed: int) -> Any:
+        """An estimator whose `predict_proba` takes a frame of features. frame: features and the column `target`.
+
+        It is fitted on what serving will see: numbers in 32 bits, a missing string as ''.
+        """
+        inputs = frame.drop(columns=target)
+        served = as_served(inputs, {str(name): kind_of(column) for name, column in inputs.items()})
+        return self.function(served.assign(**{target: frame[target].to_numpy()}), target, seed)
 
 
 def load_recipe(path: Path) -> Recipe:

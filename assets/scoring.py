@@ -54,7 +54,7 @@ class Scorer:
     @cached_property
     def output(self) -> str:
         """The first float output, whose last column is the answer."""
-        return next(item.name for item in self.session.get_outputs() if item.type == "tensor(float)")
+        return str(next(item.name for item in self.session.get_outputs() if item.type == "tensor(float)"))
 
     def __call__(self, frame: pd.DataFrame, features: Mapping[str, str]) -> np.ndarray:
         """Probability of class 1, (n,) float64."""
@@ -64,6 +64,11 @@ class Scorer:
             (answer,) = self.session.run([self.output], inputs)
             answers.append(answer.reshape(len(answer), -1)[:, -1].astype(np.float64))
         return np.concatenate(answers)
+
+
+def kind_of(values: pd.Series) -> str:
+    """The feature type of a column by its dtype."""
+    return {"f": "float", "i": "int", "u": "int", "b": "bool"}.get(values.dtype.kind, "string")
 
 
 def _column(values: pd.Series, kind: str) -> np.ndarray:

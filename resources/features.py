@@ -6,6 +6,7 @@ It gives one row a version of an entity; the row's `known_at` is no earlier than
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 FeatureType = Literal["string", "float", "int", "bool"]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
-CANONICAL = ("entity", "event_time", "label", "label_known_at")
+# Every snapshot has these beside its features and its label.
+CANONICAL = ("entity", "event_time", "label_known_at")
 _SQL_TYPES: dict[str, str] = {"string": "VARCHAR", "float": "DOUBLE", "int": "BIGINT", "bool": "BOOLEAN"}
 
 
@@ -71,7 +73,7 @@ class FeatureRegistry:
 
     @staticmethod
     def load(path: Path) -> "FeatureRegistry":
-        """One YAML file, or every `features*.yaml` under a folder. One document a version. `SpecError` names the flaw."""
+        """One YAML file, or every `features*.yaml` under a folder; one document a version. `SpecError` on a flaw."""
         files = sorted(path.rglob("features*.yaml")) if path.is_dir() else [path]
         if not files:
             raise SpecError(path, "features.yaml", None, "no such file in the folder: write one or point elsewhere")
@@ -97,8 +99,9 @@ class FeatureRegistry:
 def read(feature_set: FeatureSet, store: Store, start: datetime, end: datetime, as_of: datetime) -> "pd.DataFrame":
     """Rows with event time in [start, end), exactly as they were known at `as_of`, by event_time and entity.
 
-    Columns: entity, event_time, the features by name, label, label_known_at. What became known after `as_of` does not
-    enter: a later row is absent, a later correction is ignored, a later label and its instant are null.
+    Columns: entity, event_time, the features, the label (float, by the set's own name for it), label_known_at. What
+    became known after `as_of` does not enter: a later row is absent, a later correction is ignored, a later label and
+    its instant are null.
     `SpecError` when the SQL fails or lacks a column, `DataError` when its rows break the schema, `NotFound` without
     a source.
     """
@@ -130,13 +133,13 @@ def _validated(file: Path, document: Any) -> FeatureSet:
     except ValidationError as error:
         first = error.errors()[0]
         raise SpecError(file, ".".join(map(str, first["loc"])), first["input"], first["msg"]) from error
-    seen: set[str] = set()
+    if parsed.label in CANONICAL:
+        raise SpecError(file, "label", parsed.label, "is a name that every snapshot has: rename the label")
     for position, name in enumerate(parsed.features):
         field = f"columns.{position}.name"
         if name in CANONICAL or name == parsed.label:
             raise SpecError(file, field, name, "is the label or a name that every snapshot has: rename the column")
-        seen.add(name)
-    if len(seen) < len(parsed.columns):
+    if len(parsed.features) < len(parsed.columns):
         raise SpecError(file, "columns", [c.name for c in parsed.columns], "names a column twice: keep one")
     if parsed.valid_to is not None and parsed.valid_to <= parsed.valid_from:
         raise SpecError(file, "valid_to", parsed.valid_to.isoformat(), "has to be later than valid_from")
@@ -146,7 +149,7 @@ def _validated(file: Path, document: Any) -> FeatureSet:
 def _in_turn(sets: Iterable[FeatureSet]) -> tuple[FeatureSet, ...]:
     """By name and valid_from, refusing two versions at one instant and instants without one in between."""
     ordered = sorted(sets, key=lambda item: (item.name, item.valid_from))
-    for earlier, later in zip(ordered, ordered[1:], strict=False):
+    for earlier, later in pairwise(ordered):
         if earlier.name != later.name:
             continue
         if earlier.version == later.version:
@@ -225,7 +228,7 @@ def _as_known(feature_set: FeatureSet) -> str:
         )
         SELECT CAST("{feature_set.entity}" AS VARCHAR) AS entity,
             CAST("{feature_set.event_time}" AS TIMESTAMP) AS event_time, {features},
-            CASE WHEN _mature THEN CAST("{feature_set.label}" AS DOUBLE) END AS label,
+            CASE WHEN _mature THEN CAST("{feature_set.label}" AS DOUBLE) END AS "{feature_set.label}",
             CASE WHEN _mature THEN CAST("{feature_set.label_known_at}" AS TIMESTAMP) END AS label_known_at
         FROM rows WHERE CAST("{feature_set.event_time}" AS TIMESTAMP) >= $start
             AND CAST("{feature_set.event_time}" AS TIMESTAMP) < $end
@@ -255,7 +258,8 @@ def _checked(feature_set: FeatureSet, table: "pa.Table") -> "pd.DataFrame":
     stamp = pa.timestamp("us", "UTC")
     for name in ("event_time", "label_known_at"):
         table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(stamp))
-    return table.to_pandas()
+    frame: pd.DataFrame = table.to_pandas()
+    return frame
 
 
 def _utc(instant: datetime, name: str) -> datetime:

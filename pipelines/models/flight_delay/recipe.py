@@ -2,20 +2,20 @@
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 CATEGORIES = ["carrier", "origin", "dest"]
 
 
-def fit(frame: pd.DataFrame, target: "np.ndarray[Any, np.dtype[np.float64]]", seed: int) -> Any:
-    """A fitted scikit-learn pipeline. frame: (n, 12) features as served; target: (n,) of 0 and 1."""
+def fit(frame: pd.DataFrame, target: str, seed: int) -> Any:
+    """A fitted scikit-learn pipeline. frame: the features and the column `target` of 0 and 1."""
     from lightgbm import LGBMClassifier
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import OrdinalEncoder
 
-    numbers = [name for name in frame.columns if name not in CATEGORIES]
+    inputs = frame.drop(columns=target)
+    numbers = [name for name in inputs.columns if name not in CATEGORIES]
     codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     columns = ColumnTransformer([("codes", codes, CATEGORIES), ("numbers", "passthrough", numbers)])
     trees = LGBMClassifier(
@@ -33,4 +33,4 @@ def fit(frame: pd.DataFrame, target: "np.ndarray[Any, np.dtype[np.float64]]", se
         force_row_wise=True,
         verbose=-1,
     )
-    return Pipeline([("columns", columns), ("trees", trees)]).fit(frame, target)
+    return Pipeline([("columns", columns), ("trees", trees)]).fit(inputs, frame[target])

@@ -11,11 +11,9 @@ from resources.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_INTEGERS = (
-    "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight air_time distance "
-    "hour minute"
-).split()
-_MEASUREMENTS = "temp dewp humid wind_dir wind_speed wind_gust precip pressure visib".split()
+_TIMES = ("dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay", "air_time")
+_INTEGERS = ("year", "month", "day", "hour", "minute", "flight", "distance", *_TIMES)
+_MEASUREMENTS = ("temp", "dewp", "humid", "wind_dir", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 
 
 def raw_tables() -> "dict[str, pa.Table]":

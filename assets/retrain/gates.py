@@ -1,0 +1,223 @@
+"""The retrain gate: floor, champion, slices, calibration, parity, schema, all on rows later than those fitted."""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from assets.decision import Decision, Evidence
+from assets.retrain.measures import auc, calibration_error, losses, upper_bound
+from assets.retrain.settings import TrainingSettings
+from assets.verdict import Verdict
+
+# How often chance alone may call some slice worse.
+SLICE_ERROR = 0.05
+
+
+def loss_bound(losses: np.ndarray, days: np.ndarray, confidence: float = 0.95) -> float:
+    """U_source of the harm detector: upper bound of the mean Brier loss over the days of a time-ordered hold-out.
+
+    losses: (n,) in [0, 1]; days: (n,) the day of each. At most 1, which is what a single day proves.
+    """
+    return min(upper_bound(losses, days, confidence), 1.0)
+
+
+def judge(
+    model: str,
+    holdout: pd.DataFrame,
+    target: str,
+    candidate: np.ndarray,
+    champion: np.ndarray | None,
+    settings: TrainingSettings,
+    parity: float,
+    as_of: datetime,
+    inputs: Mapping[str, str],
+) -> Decision:
+    """May this candidate get a version? candidate, champion: (n,) probabilities on the rows of `holdout`.
+
+    `holdout` has event_time, the target and the slice columns. Evidence: schema, floor, champion, slices, calibration,
+    parity; schema alone when it does not hold, floor alone (INCONCLUSIVE) when the hold-out is too small.
+    """
+    schema = _schema(holdout, target, candidate, champion, settings)
+    if schema.verdict is not Verdict.PASS:
+        return Decision(model, "retrain", as_of, schema.why, (schema,), inputs)
+    labels = holdout[target].to_numpy(dtype=np.float64)
+    if shortage := _shortage(labels, settings):
+        return Decision(model, "retrain", as_of, shortage.why, (shortage,), inputs, {"rows": len(labels)})
+    days = holdout["event_time"].dt.floor("D").to_numpy()
+    slices, table = _slices(holdout, labels, candidate, champion, settings)
+    evidence = (
+        schema,
+        _floor(labels, candidate, settings),
+        _champion(labels, days, candidate, champion, settings),
+        slices,
+        _calibration(labels, candidate, settings),
+        _parity(parity, settings),
+    )
+    failed = [item for item in evidence if item.verdict is not Verdict.PASS]
+    why = " ".join(item.why for item in failed) or f"The candidate holds on {len(labels)} later rows. {evidence[2].why}"
+    details = _details(labels, days, candidate, champion) | {"parity": parity, "slices": table}
+    return Decision(model, "retrain", as_of, why, evidence, inputs, details)
+
+
+def _schema(
+    holdout: pd.DataFrame,
+    target: str,
+    candidate: np.ndarray,
+    champion: np.ndarray | None,
+    settings: TrainingSettings,
+) -> Evidence:
+    def flaw(why: str, verdict: Verdict = Verdict.FAIL) -> Evidence:
+        return Evidence("schema", verdict, why)
+
+    missing = [name for name in ("event_time", target, *settings.slices) if name not in holdout]
+    if missing:
+        return flaw(f"The hold-out lacks {', '.join(missing)}: name slices after its columns.", Verdict.ERROR)
+    if not holdout[target].isin([0, 1]).all():
+        return flaw(f"Labels in {target} are not all 0 or 1: check the feature set's label.", Verdict.ERROR)
+    for name, scores in (("candidate", candidate), ("champion", champion)):
+        if scores is None:
+            continue
+        if scores.shape != (len(holdout),):
+            return flaw(f"The {name} gave answers of shape {scores.shape} for {len(holdout)} rows.")
+        # The champion is what serves: its fault is an error of the system, not of the candidate.
+        verdict = Verdict.FAIL if name == "candidate" else Verdict.ERROR
+        bad = int(np.sum(~((scores >= 0) & (scores <= 1))))
+        if bad:
+            return flaw(f"The {name} gave {bad} answers that are no probabilities.", verdict)
+    return Evidence("schema", Verdict.PASS, f"All answers to {len(holdout)} rows are probabilities.", 0.0, 0.0)
+
+
+def _shortage(labels: np.ndarray, settings: TrainingSettings) -> Evidence | None:
+    fewest = int(min(labels.sum(), len(labels) - labels.sum()))
+    if len(labels) < settings.min_rows:
+        why = f"The hold-out has {len(labels)} labelled rows, {settings.min_rows} are needed."
+        return Evidence("floor", Verdict.INCONCLUSIVE, why, float(len(labels)), float(settings.min_rows))
+    if fewest < settings.min_class_rows:
+        why = f"The rarer outcome has {fewest} rows in the hold-out, {settings.min_class_rows} are needed."
+        return Evidence("floor", Verdict.INCONCLUSIVE, why, float(fewest), float(settings.min_class_rows))
+    return None
+
+
+def _floor(labels: np.ndarray, candidate: np.ndarray, settings: TrainingSettings) -> Evidence:
+    value = auc(labels, candidate)
+    verdict = Verdict.PASS if value >= settings.min_auc else Verdict.FAIL
+    why = f"AUC {value:.3f} against a floor of {settings.min_auc:.3f}."
+    return Evidence("floor", verdict, why, value, settings.min_auc)
+
+
+def _champion(
+    labels: np.ndarray,
+    days: np.ndarray,
+    candidate: np.ndarray,
+    champion: np.ndarray | None,
+    settings: TrainingSettings,
+) -> Evidence:
+    if champion is None:
+        return Evidence("champion", Verdict.PASS, "There is no champion yet: the other gates decide alone.")
+    difference = losses(labels, candidate) - losses(labels, champion)
+    increase = float(pd.Series(difference).groupby(days).mean().mean())
+    bound = upper_bound(difference, days, 0.95)
+    verdict = Verdict.PASS if increase <= settings.max_loss_increase else Verdict.FAIL
+    why = (
+        f"The mean daily loss changes by {increase:+.4f} against the champion (95 % sure: at most {bound:+.4f}); "
+        f"{settings.max_loss_increase:+.4f} is allowed."
+    )
+    return Evidence("champion", verdict, why, increase, settings.max_loss_increase)
+
+
+def _slices(
+    holdout: pd.DataFrame,
+    labels: np.ndarray,
+    candidate: np.ndarray,
+    champion: np.ndarray | None,
+    settings: TrainingSettings,
+) -> tuple[Evidence, list[dict[str, Any]]]:
+    if not settings.slices:
+        return Evidence("slices", Verdict.PASS, "No slices are asked for."), []
+    frame = holdout[list(settings.slices)].assign(
+        day=holdout["event_time"].dt.floor("D"),
+        loss=losses(labels, candidate),
+        increase=losses(labels, candidate) - losses(labels, champion) if champion is not None else math.nan,
+    )
+    table, small = _slice_table(frame, settings)
+    aside = f" Too small to judge: {', '.join(small[:5])}{', ...' if len(small) > 5 else ''}." if small else ""
+    if not table:
+        why = f"No slice has the {settings.min_slice_rows} rows that are needed.{aside}"
+        return Evidence("slices", Verdict.INCONCLUSIVE, why), table
+    if champion is None:
+        why = f"There is no champion yet: {len(table)} slices are shown, none can have become worse.{aside}"
+        return Evidence("slices", Verdict.PASS, why), table
+    limit = settings.max_slice_loss_increase
+    worst = max(table, key=lambda row: row["increase"])
+    worse = [row for row in table if row["increase"] > max(limit, row["noise"])]
+    verdict = Verdict.FAIL if worse else Verdict.PASS
+    named = ", ".join(f"{row['slice']} by {row['increase']:+.4f}" for row in worse or [worst])
+    why = f"Of {len(table)} slices {len(worse)} lose more than {limit:+.4f}; {'these' if worse else 'worst'}: {named}."
+    return Evidence("slices", verdict, why + aside, worst["increase"], limit), table
+
+
+def _slice_table(frame: pd.DataFrame, settings: TrainingSettings) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every slice of enough rows, and the names of the others.
+
+    `noise` is what the increase of one slice would pass by chance, over all slices once in 1 / SLICE_ERROR gates: the
+    day is the unit, and the error is shared out among the slices (Bonferroni).
+    """
+    from scipy.stats import t
+
+    groups = [
+        (f"{column}={'(missing)' if value is None or value != value else value}", rows)
+        for column in settings.slices
+        for value, rows in frame.groupby(column, dropna=False, sort=True)
+    ]
+    judged = [(name, rows) for name, rows in groups if len(rows) >= settings.min_slice_rows]
+    table = []
+    for name, rows in judged:
+        days = rows.groupby("day")["increase"].mean()
+        known = len(days) > 1
+        quantile = t.ppf(1 - SLICE_ERROR / len(judged), len(days) - 1) if known else math.inf
+        noise = quantile * days.std(ddof=1) / math.sqrt(len(days)) if known else math.inf
+        table.append(
+            {
+                "slice": name,
+                "rows": len(rows),
+                "loss": float(rows["loss"].mean()),
+                "increase": float(days.mean()),
+                "noise": float(noise),
+            }
+        )
+    return table, [name for name, rows in groups if len(rows) < settings.min_slice_rows]
+
+
+def _calibration(labels: np.ndarray, candidate: np.ndarray, settings: TrainingSettings) -> Evidence:
+    error = calibration_error(labels, candidate)
+    verdict = Verdict.PASS if error <= settings.max_calibration_error else Verdict.FAIL
+    limit = settings.max_calibration_error
+    why = f"Probabilities miss the frequencies by {error:.3f} on average; {limit:.3f} is allowed."
+    return Evidence("calibration", verdict, why, error, settings.max_calibration_error)
+
+
+def _parity(difference: float, settings: TrainingSettings) -> Evidence:
+    # Written so that NaN fails.
+    verdict = Verdict.PASS if difference <= settings.max_parity else Verdict.FAIL
+    why = (
+        f"The ONNX model differs from the fitted one by at most {difference:.1e}; {settings.max_parity:.1e} is allowed."
+    )
+    return Evidence("parity", verdict, why, difference, settings.max_parity)
+
+
+def _details(
+    labels: np.ndarray, days: np.ndarray, candidate: np.ndarray, champion: np.ndarray | None
+) -> dict[str, Any]:
+    found: dict[str, Any] = {"rows": len(labels), "days": len(np.unique(days)), "base_rate": float(labels.mean())}
+    for name, scores in (("candidate", candidate), ("champion", champion)):
+        if scores is not None:
+            found[name] = {
+                "auc": auc(labels, scores),
+                "loss": float(losses(labels, scores).mean()),
+                "calibration_error": calibration_error(labels, scores),
+            }
+    return found
