@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import log_loss, roc_auc_score
+
+from assets.shadow.loss import CLIP, LARGEST_DIFFERENCE, delong, loss
+
+
+def test_delong_agrees_with_the_published_values() -> None:
+    cancer = load_breast_cancer()
+    names = list(cancer.feature_names)
+    texture, compactness = (-cancer.data[:, names.index(name)] for name in ("mean texture", "mean compactness"))
+    found = delong(cancer.target.astype(float), texture, compactness)
+    assert found is not None
+    assert found.champion == pytest.approx(0.775824, abs=1e-6)
+    assert found.challenger == pytest.approx(0.863782, abs=1e-6)
+    assert abs(found.z) == pytest.approx(3.380944, abs=1e-6)
+    assert found.variance == pytest.approx(6.76819531e-4, rel=1e-8)
+
+
+def test_delong_counts_ties_as_half() -> None:
+    label = np.array([0.0, 1, 0, 1, 1, 0])
+    scores = np.array([0.2, 0.2, 0.5, 0.5, 0.9, 0.9])
+    found = delong(label, scores, np.zeros(6))
+    assert found is not None
+    assert found.champion == pytest.approx(roc_auc_score(label, scores))
+    assert found.challenger == pytest.approx(0.5)
+
+
+def test_identical_scores_differ_by_nothing_and_not_by_nan() -> None:
+    label = np.array([0.0, 1, 0, 1])
+    found = delong(label, label, label)
+    assert found is not None
+    assert found.z == 0.0
+
+
+def test_one_class_alone_has_no_area() -> None:
+    assert delong(np.ones(5), np.arange(5.0), np.arange(5.0)) is None
+
+
+def test_log_loss_is_the_usual_one_inside_the_clip() -> None:
+    rng = np.random.default_rng(1)
+    label, probability = (rng.random(50) < 0.4).astype(float), rng.uniform(0.02, 0.98, 50)
+    assert loss("log_loss", label, probability).mean() == pytest.approx(log_loss(label, probability))
+
+
+@given(st.sampled_from(["log_loss", "brier"]), st.sampled_from([0.0, 1.0]), st.floats(0, 1), st.floats(0, 1))
+def test_no_request_can_show_more_than_the_largest_difference(kind: str, label: float, one: float, two: float) -> None:
+    pair = loss(kind, np.full(2, label), np.array([one, two]))  # type: ignore[arg-type]
+    assert abs(pair[0] - pair[1]) <= LARGEST_DIFFERENCE[kind] + 1e-9
+
+
+def test_a_certain_mistake_costs_no_more_than_the_clip() -> None:
+    assert loss("log_loss", np.array([1.0]), np.array([0.0]))[0] == pytest.approx(-np.log(CLIP))
