@@ -1,0 +1,59 @@
+"""Fakes of ports, each held to the contract that the real one passes (tests/contracts)."""
+
+import hashlib
+import threading
+
+from resources.errors import Conflict, NotFound, StoreError
+from resources.store import Pointer
+
+
+class MemoryStore:
+    """`resources.store.Store` in memory. `down = True` makes every call raise `StoreError`, as a dead server does."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.down = False
+        self.gets: list[str] = []
+        self.lock = threading.Lock()
+
+    def put(self, key: str, body: bytes) -> None:
+        with self.lock:
+            self._reach(key)
+            if self.objects.setdefault(key, body) != body:
+                raise Conflict(f"{key} is immutable and holds other bytes: write under another key")
+
+    def get(self, key: str) -> bytes:
+        with self.lock:
+            self._reach(key)
+            self.gets.append(key)
+            if key not in self.objects:
+                raise NotFound(f"{key}: no such object")
+            return self.objects[key]
+
+    def keys(self, prefix: str, after: str = "") -> list[str]:
+        with self.lock:
+            self._reach(prefix)
+            return sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+
+    def pointer(self, key: str) -> Pointer | None:
+        with self.lock:
+            self._reach(key)
+            body = self.objects.get(key)
+            return None if body is None else Pointer(body, _etag(body))
+
+    def swap(self, key: str, body: bytes, etag: str | None) -> str:
+        with self.lock:
+            self._reach(key)
+            held = self.objects.get(key)
+            if (None if held is None else _etag(held)) != etag:
+                raise Conflict(f"{key}: another writer was first")
+            self.objects[key] = body
+            return _etag(body)
+
+    def _reach(self, key: str) -> None:
+        if self.down:
+            raise StoreError(f"{key}: the store is down")
+
+
+def _etag(body: bytes) -> str:
+    return f'"{hashlib.md5(body).hexdigest()}"'

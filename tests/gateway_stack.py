@@ -1,0 +1,132 @@
+"""Real processes for the tests of gateway and observer: Envoy, the observer, SeaweedFS, tiny v2 servers."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+from resources.gateway import Gateway
+from resources.local import envoy
+
+ROOT = Path(__file__).resolve().parent.parent
+SERVERS = ROOT / "deploy/servers/.venv"
+POOLS = ("blue", "green")
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def wait_until(check: Callable[[], object], timeout_s: float = 20, what: str = "") -> None:
+    """Until check() is true and raises nothing."""
+    deadline, last = time.monotonic() + timeout_s, ""
+    while time.monotonic() < deadline:
+        try:
+            if check():
+                return
+        except Exception as error:
+            last = repr(error)
+        time.sleep(0.02)
+    raise AssertionError(f"not within {timeout_s} s: {what} {last}")
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def start(command: list[str], log: Path, env: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as file:
+        return subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file, env={**os.environ, **(env or {})})
+
+
+def start_pool(folder: Path, ports: tuple[int, int], version: str, *flags: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "tests.v2_server", "--http-port", str(ports[0]), "--grpc-port", str(ports[1])]
+    process = start([*command, "--version", version, *flags], folder / f"pool-{ports[0]}.log")
+    wait_until(lambda: is_open(ports[0]) and is_open(ports[1]), what=f"pool on {ports}")
+    return process
+
+
+def call(url: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], Any]:
+    """(status, headers in lower case, JSON) of one HTTP request, whatever the status."""
+    request = Request(url, data=body, headers=headers or {})
+    try:
+        with urlopen(request, timeout=10) as answer:
+            status, found, content = answer.status, answer.headers, answer.read()
+    except HTTPError as error:
+        status, found, content = error.code, error.headers, error.read()
+    return status, {k.lower(): v for k, v in found.items()}, json.loads(content) if content else None
+
+
+@dataclass
+class Edge:
+    """An Envoy in front of two pools; ports are fixed so that parts can be stopped and started again."""
+
+    folder: Path
+    client: int
+    admin: int
+    access: int
+    copies: int
+    pools: dict[str, tuple[int, int]]
+    gateway: Gateway
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.client}"
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin}"
+
+    def start(self) -> None:
+        envoy.prepare(self.folder, self.client, self.admin, self.pools, self.access, self.copies)
+        self.process = start(envoy.command(SERVERS, self.folder), self.folder / "envoy.log")
+        wait_until(lambda: (envoy.ready(self.admin_url), True), what="envoy")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            stop(self.process)
+
+    def count(self, pool: str) -> int:
+        """Infer requests that reached the pool, mirrored ones included."""
+        return int(call(f"http://127.0.0.1:{self.pools[pool][0]}/count")[2])
+
+
+@contextmanager
+def running_edge(folder: Path) -> Iterator[Edge]:
+    """An Envoy without pools: the caller starts what answers."""
+    client, admin, access, copies, *rest = free_ports(8)
+    pools = {"blue": (rest[0], rest[1]), "green": (rest[2], rest[3])}
+    folder.mkdir(parents=True, exist_ok=True)
+    gateway = Gateway(folder, f"http://127.0.0.1:{admin}")
+    edge = Edge(folder, client, admin, access, copies, pools, gateway)
+    edge.start()
+    try:
+        yield edge
+    finally:
+        edge.stop()
