@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from assets.scoring import tensors
+
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
@@ -20,20 +22,12 @@ def build_probe(
         raise ValueError(f"{len(frame)} rows and {len(answers)} answers: a probe needs as many, and at least one")
     rows = len(frame)
     inputs = {
-        name: {"datatype": WIRE_TYPES[type_], "shape": [rows, 1], "data": [_plain(v, type_) for v in frame[name]]}
-        for name, type_ in features.items()
+        name: {"datatype": WIRE_TYPES[features[name]], "shape": [rows, 1], "data": column.ravel().tolist()}
+        for name, column in tensors(frame, features).items()
     }
     pairs = [value for p in answers for value in (1.0 - float(p), float(p))]
     outputs = {"probabilities": {"datatype": "FP32", "shape": [rows, 2], "data": pairs}}
     return {"inputs": inputs, "outputs": outputs, "tolerance": tolerance}
-
-
-def _plain(value: Any, type_: str) -> Any:
-    if type_ == "string":
-        return str(value)
-    if type_ == "float":
-        return float(value)
-    return bool(value) if type_ == "bool" else int(value)
 
 
 def package_files(
