@@ -169,7 +169,7 @@ def _slice_table(frame: pd.DataFrame, settings: TrainingSettings) -> tuple[list[
     from scipy.stats import t
 
     groups = [
-        (f"{column}={'(missing)' if value is None or value != value else value}", rows)
+        (f"{column}={'(missing)' if value is None or value != value else str(value)}", rows)
         for column in settings.slices
         for value, rows in frame.groupby(column, dropna=False, sort=True)
     ]
