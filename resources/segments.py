@@ -133,7 +133,7 @@ def from_bytes(body: bytes, key: str) -> "pa.Table":
 
 
 def segment(model: str, kind: str, table: "pa.Table") -> tuple[str, bytes]:
-    """The key and the bytes of a table with rows. The same table gives the same key, so writing it twice is harmless."""
+    """The key and the bytes of a table with rows. Written twice it is one object: the same table, the same key."""
     body = to_bytes(table)
     events, seen = (_microseconds(table.column(name)) for name in ("event_time", "seen_at"))
     key = SegmentKey(model, kind, max(seen), min(events) // 1_000_000, -(-max(events) // 1_000_000), digest8(body))

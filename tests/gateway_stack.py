@@ -106,7 +106,11 @@ class Edge:
     def start(self) -> None:
         envoy.prepare(self.folder, self.client, self.admin, self.pools, self.access, self.copies)
         self.process = start(envoy.command(SERVERS, self.folder), self.folder / "envoy.log")
-        wait_until(lambda: (envoy.ready(self.admin_url), True), what="envoy")
+        wait_until(self.is_ready, what="envoy")
+
+    def is_ready(self) -> bool:
+        envoy.ready(self.admin_url)
+        return True
 
     def stop(self) -> None:
         if self.process is not None:

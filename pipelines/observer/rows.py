@@ -1,0 +1,213 @@
+"""Envoy's messages as rows of the inference log. Pure: bytes in, values out."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipelines.observer.inbox import Copy
+from resources import inference_protocol as protocol
+from resources.errors import DataError
+from resources.inference_protocol import Message, Tensor, Values
+from resources.segments import ANSWER_COLUMNS, microseconds
+
+_GRPC_UNKNOWN = 2
+
+
+class Access(NamedTuple):
+    """One request, in the order of the access columns."""
+
+    request_id: str
+    model: str
+    event_us: int
+    seen_us: int
+    protocol: str
+    pool: str
+    code: int
+    grpc_status: int
+    ok: bool
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request's rows. inputs: column name to n values; answers: (n,); keys: (n,)."""
+
+    model: str
+    request_id: str
+    event_us: int
+    seen_us: int
+    version: str
+    keys: tuple[str, ...]
+    answers: np.ndarray[Any, np.dtype[np.float64]]
+    inputs: dict[str, Values]
+
+    @property
+    def signature(self) -> tuple[tuple[str, str], ...]:
+        """Answers of one signature share a table."""
+        return tuple((name, "str" if isinstance(v, list) else v.dtype.str) for name, v in self.inputs.items())
+
+
+def access_rows(message: bytes, event_time_header: str | None) -> list[Access]:
+    """The rows of one StreamAccessLogsMessage; `DataError` when it is none."""
+    from envoy.service.accesslog.v3 import als_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        entries = als_pb2.StreamAccessLogsMessage.FromString(message).http_logs.log_entry
+    except DecodeError as error:
+        raise DataError(f"not an access log message: {error}") from error
+    return [_access(entry, event_time_header) for entry in entries]
+
+
+def _access(entry: Any, event_time_header: str | None) -> Access:
+    common, headers = entry.common_properties, entry.request.request_headers
+    seen_us = common.start_time.seconds * 1_000_000 + common.start_time.nanos // 1_000
+    is_grpc = entry.request.path.startswith("/inference.")
+    code = entry.response.response_code.value
+    status = _grpc_status(entry.response) if is_grpc else 0
+    last = (
+        common.time_to_last_downstream_tx_byte
+        if common.HasField("time_to_last_downstream_tx_byte")
+        else common.duration
+    )
+    return Access(
+        request_id=entry.request.request_id,
+        model=headers.get("x-model", ""),
+        event_us=event_us(headers.get(event_time_header) if event_time_header else None, seen_us),
+        seen_us=seen_us,
+        protocol="grpc" if is_grpc else "http",
+        # A pool that cannot be reached is named too: its failures are its own.
+        pool=common.upstream_cluster.rpartition("-")[0],
+        code=code,
+        grpc_status=status,
+        ok=200 <= code < 300 and status == 0,
+        latency_ms=last.seconds * 1e3 + last.nanos / 1e6,
+    )
+
+
+def _grpc_status(response: Any) -> int:
+    """In the trailers, or in the headers of an answer without body; UNKNOWN where the stream broke before it."""
+    text = response.response_trailers.get("grpc-status") or response.response_headers.get("grpc-status")
+    return int(text) if text is not None and text.isdigit() else _GRPC_UNKNOWN
+
+
+def event_us(text: str | None, otherwise_us: int) -> int:
+    """Microseconds of an ISO 8601 instant with its zone; `otherwise_us` without one.
+
+    >>> event_us("2013-01-01T00:00:01Z", 0) == 1356998401000000, event_us("yesterday", 7)
+    (True, 7)
+    """
+    if not text:
+        return otherwise_us
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        return otherwise_us
+    return max(microseconds(instant.astimezone(UTC)), 0) if instant.tzinfo else otherwise_us
+
+
+def answer(copy: Copy, event_time_header: str | None) -> Answer | None:
+    """The rows of one request's copy, None when it was not answered well; `DataError` when it cannot be read."""
+    asked, answered = _halves(copy.frames)
+    headers, status = asked.headers, answered.headers.get(":status", "200")
+    if not answered.body or not status.startswith("2"):
+        return None
+    if headers.get("content-type", "").startswith("application/grpc"):
+        request, reply = protocol.grpc_request(bytes(asked.body)), protocol.grpc_answer(bytes(answered.body))
+    else:
+        request, reply = asked.read(protocol.http_request), answered.read(protocol.http_answer)
+    seen_us = int(copy.first_at * 1e6)
+    rows = _row_count(request.tensors)
+    request_id = headers.get("x-request-id", "")
+    return Answer(
+        model=headers.get("x-model", ""),
+        request_id=request_id,
+        event_us=event_us(headers.get(event_time_header) if event_time_header else None, seen_us),
+        seen_us=seen_us,
+        version=reply.version,
+        keys=keys(request.id or request_id, rows),
+        answers=positive_class(reply, rows),
+        inputs={name: values for tensor in request.tensors for name, values in columns(tensor, rows)},
+    )
+
+
+class _Half:
+    """The headers and the body of a request or of its answer."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+
+    def read(self, decode: Callable[[bytes, int | None, str], Message]) -> Message:
+        length = self.headers.get("inference-header-content-length")
+        if length is not None and not length.isdigit():
+            raise DataError(f"inference-header-content-length {length!r} is no number")
+        encoding = self.headers.get("content-encoding", "")
+        return decode(bytes(self.body), None if length is None else int(length), encoding)
+
+
+def _halves(frames: Iterable[bytes]) -> tuple[_Half, _Half]:
+    from envoy.service.ext_proc.v3 import external_processor_pb2
+    from google.protobuf.message import DecodeError
+
+    asked, answered = _Half(), _Half()
+    for frame in frames:
+        try:
+            message = external_processor_pb2.ProcessingRequest.FromString(frame)
+        except DecodeError as error:
+            raise DataError(f"not a processing request: {error}") from error
+        match message.WhichOneof("request"):
+            case "request_headers":
+                asked.headers = _headers(message.request_headers)
+            case "response_headers":
+                answered.headers = _headers(message.response_headers)
+            case "request_body":
+                asked.body += message.request_body.body
+            case "response_body":
+                answered.body += message.response_body.body
+    return asked, answered
+
+
+def _headers(message: Any) -> dict[str, str]:
+    return {h.key: (h.raw_value.decode("utf-8", "replace") or h.value) for h in message.headers.headers}
+
+
+def _row_count(tensors: Sequence[Tensor]) -> int:
+    counts = {tensor.shape[0] if tensor.shape else 1 for tensor in tensors}
+    if len(counts) != 1:
+        raise DataError(f"inputs of {sorted(counts)} rows in one request")
+    return counts.pop()
+
+
+def keys(id_: str, rows: int) -> tuple[str, ...]:
+    """The join keys of a batch: its id, for several rows the ids it lists with commas, else id#row.
+
+    >>> keys("a", 1), keys("a,b", 2), keys("a", 2)
+    (('a',), ('a', 'b'), ('a#0', 'a#1'))
+    """
+    if rows == 1:
+        return (id_,)
+    parts = tuple(id_.split(","))
+    return parts if len(parts) == rows else tuple(f"{id_}#{row}" for row in range(rows))
+
+
+def positive_class(reply: Message, rows: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The last column of the first FP32 output, (rows,): NaN when none was asked for."""
+    for tensor in reply.tensors:
+        if tensor.datatype == "FP32" and not isinstance(tensor.values, list):
+            if rows == 0 or len(tensor.values) % rows:
+                raise DataError(f"output {tensor.name} of shape {list(tensor.shape)} for {rows} rows")
+            return tensor.values.reshape(rows, -1)[:, -1].astype(np.float64)
+    return np.full(rows, np.nan)
+
+
+def columns(tensor: Tensor, rows: int) -> list[tuple[str, Values]]:
+    """A column for each input of width 1; a wider input gives name_0, name_1 and so on."""
+    name = f"input_{tensor.name}" if tensor.name in ANSWER_COLUMNS else tensor.name
+    width = len(tensor.values) // rows if rows else 0
+    if width == 1:
+        return [(name, tensor.values)]
+    return [(f"{name}_{at}", tensor.values[at::width]) for at in range(width)]
