@@ -116,7 +116,7 @@ def groups(index: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.i
     """Each block that has rows, with the places of its rows, in order."""
     order = np.argsort(index, kind="stable")
     found, first = np.unique(index[order], return_index=True)
-    for number, places in zip(found, np.split(order, first[1:]), strict=True):
+    for number, places in zip(found, np.split(order, first)[1:], strict=True):
         yield int(number), places
 
 

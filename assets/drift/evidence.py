@@ -30,18 +30,22 @@ def inputs_evidence(
     if silence:
         return Evidence("inputs", Verdict.INCONCLUSIVE, silence)
     active = [item for item in seen if item.active]
-    worst = max(active or seen, key=lambda item: (item.block.aggregate or 0) - (item.threshold or 0))
+    worst = max([i for i in active if i.alarm] or active or seen, key=_excess)
     value, level = worst.block.aggregate or 0.0, worst.threshold or 0.0
     rule = f"{settings.persistence_hits} of the last {plural(settings.persistence_of, settings.word)}"
     peak = f"{short(value)} on {_date(worst.block, settings)}"
     if active:
-        since = f"from {_date(active[0].block, settings)}"
-        why = f"{rule} above the alarm level {short(level)} ({peak}; {since}): {listed(features)}"
+        when = f"since {_date(active[0].block, settings)}, worst {peak}" if worst.alarm else "before this window began"
+        why = f"{rule} above the alarm level {short(level)} ({when}): {listed(features)}"
         return Evidence("inputs", Verdict.FAIL, why, value, level)
     alarms = sum(bool(item.alarm) for item in seen)
     count = f"{alarms} of {plural(len(seen), settings.word)}" if alarms else f"no {settings.word} of {len(seen)}"
     why = f"{count} above the alarm level {short(level)}, an alarm takes {rule}; nearest to it: {peak}"
     return Evidence("inputs", Verdict.PASS, why, value, level)
+
+
+def _excess(item: Judged) -> float:
+    return (item.block.aggregate or 0.0) - (item.threshold or 0.0)
 
 
 def _too_little(
@@ -88,10 +92,10 @@ def harm_evidence(
     settings: DriftSettings,
 ) -> Evidence:
     last = next((trace for trace in reversed(traces) if trace.alarm), traces[-1])
-    bound = f"{short(rules.bound)} (the reference's bound and a tolerance of {short(settings.tolerance)})"
+    bound = f"{short(rules.bound)} accepted (the reference's bound and a tolerance of {short(settings.tolerance)})"
     if last.alarm:
         mean = f"mean loss {short(float(labels['loss'].mean()))} over {plural(len(labels), 'label')}"
-        why = f"{mean}, and it may be {bound}: evidence {_times(last)} of what an alarm needs on {last.name[:10]}"
+        why = f"{mean}, at most {bound}: evidence {_times(last)} what an alarm needs, on {last.name[:10]}"
         return Evidence("harm", Verdict.FAIL, why, last.log_evidence, last.log_level)
     if harmed.labels < settings.min_labels:
         why = f"{plural(harmed.labels, 'label')} of the {settings.min_labels} needed to judge the loss"
@@ -99,7 +103,7 @@ def harm_evidence(
     if not len(labels):
         return Evidence("harm", Verdict.INCONCLUSIVE, "no label became known in this window: silence is no proof")
     mean = f"mean loss {short(float(labels['loss'].mean()))} over {plural(len(labels), 'label')}"
-    why = f"{mean}, and it may be {bound}; evidence of harm {_times(last)} of what an alarm needs"
+    why = f"{mean}, at most {bound}; evidence of harm {_times(last)} of what an alarm needs"
     finite = math.isfinite(last.log_evidence)
     return Evidence(
         "harm", Verdict.PASS, why, last.log_evidence if finite else None, last.log_level if finite else None

@@ -59,7 +59,7 @@ def _draw_inputs(axes: Any, days: Sequence[Mapping[str, Any]]) -> None:
     level = [(i, day["threshold"]) for i, day in seen if day["threshold"] is not None]
     if level:
         axes.step([i for i, _ in level], [y for _, y in level], "k--", where="mid", label="alarm level")
-        axes.legend(frameon=False)
+        axes.legend(loc="lower left", framealpha=0.9)
     _ticks(axes, days)
 
 
@@ -74,7 +74,7 @@ def _draw_features(axes: Any, features: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_loss(axes: Any, harm: Mapping[str, Any]) -> None:
-    axes.set_title("Harm: mean loss of what became known")
+    axes.set_title("Harm: mean loss by day known")
     days = harm.get("days", [])
     seen = [(i, day) for i, day in enumerate(days) if day["mean_loss"] is not None]
     axes.plot([i for i, _ in seen], [day["mean_loss"] for _, day in seen], "o-", color="#36c")
@@ -82,5 +82,5 @@ def _draw_loss(axes: Any, harm: Mapping[str, Any]) -> None:
     axes.plot([i for i, _ in alarms], [day["mean_loss"] for _, day in alarms], "o", color="#c33", markersize=9)
     if harm.get("bound") is not None:
         axes.axhline(harm["bound"], color="k", linestyle="--", label="bound")
-        axes.legend(frameon=False)
+        axes.legend(loc="lower left", framealpha=0.9)
     _ticks(axes, days)

@@ -150,8 +150,8 @@ def build_reference(
         loss_bound=float(loss_bound),
         rows=len(frame),
         blocks=len(np.unique(index)),
-        start=times.min().to_pydatetime(),
-        end=times.max().to_pydatetime(),
+        start=times.min().floor("us").to_pydatetime(),
+        end=times.max().floor("us").to_pydatetime(),
     )
 
 

@@ -11,26 +11,44 @@ class DriftSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    alpha: float = Field(0.05, gt=0, lt=1, description="False-alarm rate of one block. 1/alpha - 1 blocks warm it up.")
-    floor: float = Field(0.05, ge=0, lt=1, description="Smallest weighted distance that matters, in [0, 1].")
-    min_rows: int = Field(200, ge=1, description="Requests that a window needs before its inputs are judged.")
-    min_block_rows: int = Field(50, ge=1, description="Requests (or labels) that a block needs to be judged alone.")
-    block: str = Field("D", pattern=r"^[1-9]?\d*(D|h|min)$", description="What is judged as one: D, 6h, h, 15min.")
-    persistence_hits: int = Field(2, ge=1, description="Blocks above the alarm level that make an alarm ...")
-    persistence_of: int = Field(3, ge=1, description="... among this many successive judged blocks.")
-    history_cap: int = Field(60, ge=1, description="Past blocks that set the alarm level, newest first to stay.")
-    naming_fdr: float = Field(0.05, gt=0, lt=1, description="False discovery rate among the features that are named.")
-    unseen_mass: float = Field(0.05, gt=0, le=1, description="Share of never seen categories that fails the schema.")
-    freshness_hours: float = Field(48, gt=0, description="Greatest age of the newest request at the window's end.")
-    max_quiet_blocks: int = Field(0, ge=0, description="Blocks of a window that may pass without a request.")
-    tolerance: float = Field(0.01, ge=0, lt=1, description="Loss above the reference's bound that is still accepted.")
-    arl_days: float = Field(112, gt=0, description="Least mean time between two false alarms of harm.")
-    min_labels: int = Field(200, ge=1, description="Labels needed before harm is judged.")
+    alpha: float = Field(
+        default=0.05, gt=0, lt=1, description="False-alarm rate of one block. 1/alpha - 1 blocks warm it up."
+    )
+    floor: float = Field(default=0.05, ge=0, lt=1, description="Smallest weighted distance that matters, in [0, 1].")
+    min_rows: int = Field(default=200, ge=1, description="Requests that a window needs before its inputs are judged.")
+    min_block_rows: int = Field(
+        default=50, ge=1, description="Requests (or labels) that a block needs to be judged alone."
+    )
+    block: str = Field(
+        default="D", pattern=r"^([1-9]\d*)?(D|h|min)$", description="What is judged as one: D, 6h, h, 15min."
+    )
+    persistence_hits: int = Field(default=2, ge=1, description="Blocks above the alarm level that make an alarm ...")
+    persistence_of: int = Field(default=3, ge=1, description="... among this many successive judged blocks.")
+    history_cap: int = Field(
+        default=60, ge=1, description="Past blocks that set the alarm level, newest first to stay."
+    )
+    naming_fdr: float = Field(
+        default=0.05, gt=0, lt=1, description="False discovery rate among the features that are named."
+    )
+    unseen_mass: float = Field(
+        default=0.05, gt=0, le=1, description="Share of never seen categories that fails the schema."
+    )
+    freshness_hours: float = Field(
+        default=48, gt=0, description="Greatest age of the newest request at the window's end."
+    )
+    max_quiet_blocks: int = Field(default=0, ge=0, description="Blocks of a window that may pass without a request.")
+    tolerance: float = Field(
+        default=0.01, ge=0, lt=1, description="Loss above the reference's bound that is still accepted."
+    )
+    arl_days: float = Field(default=112, gt=0, description="Least mean time between two false alarms of harm.")
+    min_labels: int = Field(default=200, ge=1, description="Labels needed before harm is judged.")
     harm_unit: Literal["block", "request"] = Field(
-        "block",
+        default="block",
         description="What is one observation of the loss: a block's mean (labels of a day share it) or a label.",
     )
-    quiet_weight: float = Field(0.1, gt=0, le=1, description="Weight of harm evidence while the inputs do not drift.")
+    quiet_weight: float = Field(
+        default=0.1, gt=0, le=1, description="Weight of harm evidence while the inputs do not drift."
+    )
 
     @property
     def block_length(self) -> timedelta:
