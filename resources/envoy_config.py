@@ -20,11 +20,22 @@ REQUEST_COUNTER = "inference.requests"
 # Lua buffers a gRPC request to read its model's name, and a retry needs the body again.
 LARGEST_BUFFERED_BODY_BYTES = 64 * 1024 * 1024
 INFERENCE_TIMEOUT = "300s"
+# How far behind the observer may fall before Envoy's reset takes away what it has not read.
+COPY_OPEN = "2s"
 
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
 _GRPC_ABOUT_MODEL = "Model(Ready|Metadata|Config|Statistics)"
 _GRPC_ABOUT_SERVER = "Server(Live|Ready|Metadata)"
 _HTTP_ABOUT_SERVER = "/v2(/health/(live|ready))?"
+
+_COPIED = {
+    "request_header_mode": "SEND",
+    "response_header_mode": "SEND",
+    "request_body_mode": "STREAMED",
+    "response_body_mode": "STREAMED",
+    "request_trailer_mode": "SKIP",
+    "response_trailer_mode": "SKIP",
+}
 
 _GRPC_UNIMPLEMENTED, _GRPC_NOT_FOUND = "12", "5"
 _NOT_OPEN = "not open here: the gateway serves infer, ready, metadata, config and stats of models, and server health"
@@ -206,16 +217,9 @@ def _copies() -> Json:
         grpc_service={"envoy_grpc": {"cluster_name": "copies"}, "timeout": "0.5s"},
         observability_mode=True,
         failure_mode_allow=True,
-        deferred_close_timeout="0.2s",
+        deferred_close_timeout=COPY_OPEN,
         forward_rules={"allowed_headers": {"patterns": [{"exact": name} for name in names]}},
-        processing_mode={
-            "request_header_mode": "SEND",
-            "response_header_mode": "SEND",
-            "request_body_mode": "STREAMED",
-            "response_body_mode": "STREAMED",
-            "request_trailer_mode": "SKIP",
-            "response_trailer_mode": "SKIP",
-        },
+        processing_mode=_COPIED,
     )
 
 
@@ -227,7 +231,10 @@ def _model_routes(model: str, weights: Mapping[str, int], mirror: str | None) ->
     quoted = model.replace(".", r"\.")
     http_model = f"/v2/models/{quoted}(/versions/[^/]+)?"
     return [
-        _route({"path": GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
+        {
+            **_route({"path": GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
+            "typed_per_filter_config": _grpc_copies(),
+        },
         _route(_regex(f"{http_model}/infer"), _split("http", weights, mirror), INFER_ROUTE),
         _route(_regex(_quoted_service() + _GRPC_ABOUT_MODEL), _split("grpc", weights, None)),
         _route(_regex(f"{http_model}(/(ready|config|stats))?"), _split("http", weights, None)),
@@ -259,6 +266,13 @@ def _regex(expression: str) -> Json:
 def _route(match: Json, action: Json, name: str = "about") -> Json:
     route = {"name": name, "match": match, "route": action}
     return route if name == INFER_ROUTE else {**route, "typed_per_filter_config": _uncopied()}
+
+
+def _grpc_copies() -> Json:
+    """Only trailers end a gRPC answer: with them the observer need not wait for the stream to be closed."""
+    mode = {**_COPIED, "response_header_mode": "SKIP", "response_trailer_mode": "SEND"}
+    kind = TYPE + "extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
+    return {"copies": {"@type": kind, "overrides": {"processing_mode": mode}}}
 
 
 def _uncopied() -> Json:

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 from resources.gateway import Gateway
 from resources.local import envoy
+from resources.store import S3Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ROOT / "deploy/servers/.venv"
@@ -122,10 +123,10 @@ class Edge:
 
 
 @contextmanager
-def running_edge(folder: Path) -> Iterator[Edge]:
-    """An Envoy without pools: the caller starts what answers."""
+def running_edge(folder: Path, pools: dict[str, tuple[int, int]] | None = None) -> Iterator[Edge]:
+    """An Envoy alone: without pools it gets free ports for them, and the caller starts what answers there."""
     client, admin, access, copies, *rest = free_ports(8)
-    pools = {"blue": (rest[0], rest[1]), "green": (rest[2], rest[3])}
+    pools = pools or {"blue": (rest[0], rest[1]), "green": (rest[2], rest[3])}
     folder.mkdir(parents=True, exist_ok=True)
     gateway = Gateway(folder, f"http://127.0.0.1:{admin}")
     edge = Edge(folder, client, admin, access, copies, pools, gateway)
@@ -134,3 +135,25 @@ def running_edge(folder: Path) -> Iterator[Edge]:
         yield edge
     finally:
         edge.stop()
+
+
+@dataclass
+class RunningObserver:
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+
+@contextmanager
+def running_observer(folder: Path, edge: Edge, store: S3Store, *flags: str) -> Iterator[RunningObserver]:
+    """The observer as people start it, behind the edge's Envoy."""
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "pipelines.observer", "--access-port", str(edge.access), "--copies-port"]
+    command += [str(edge.copies), "--http-port", str(port), "--envoy-admin", edge.admin_url]
+    command += ["--s3-endpoint", str(store.endpoint), "--bucket", store.bucket, *flags]
+    process = start(command, folder / "observer.log")
+    try:
+        wait_until(lambda: call(f"{url}/healthz")[0] == 200, what=(folder / "observer.log").read_text())
+        yield RunningObserver(url, process)
+    finally:
+        stop(process)

@@ -45,6 +45,7 @@ async def _run(observer: Observer, access_port: int, copies_port: int, http_port
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
+    observer.prepare()
     servers = await streams.serve(observer.inbox, access_port, copies_port)
     observer.start()
     http = web.serve(observer, http_port)

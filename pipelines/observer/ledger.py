@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-SETTLED_AFTER_S = 1.5
+SETTLED_AFTER_S = 2.5
 # A request's end by Envoy's clock, and its copy's end by ours, lie this close to when Envoy counts it.
 _ACCESS_SLACK_S, _ANSWERS_SLACK_S = 0.1, 0.5
 _KEEP_S = 2 * 86_400

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -45,6 +46,17 @@ class Observer:
         self._threads: list[threading.Thread] = []
         self._resumed, self._saved_at = False, 0.0
         self._ledger_etag: str | None = None
+
+    def prepare(self) -> None:
+        """Before Envoy is listened to: what is imported while copies come in costs copies, and counts need a start."""
+        import_module("envoy.service.accesslog.v3.als_pb2")
+        import_module("envoy.service.ext_proc.v3.external_processor_pb2")
+        import_module("tritonclient.grpc.service_pb2")
+        self.writer.prepare()
+        try:
+            self._read_count()
+        except (GatewayError, StoreError) as error:
+            self.last_error = str(error)
 
     def start(self) -> None:
         for work, every_s in ((self.decode, _DECODE_EVERY_S), (self._tick, 0.2), (self._sample, _SAMPLE_EVERY_S)):

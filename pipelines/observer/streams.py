@@ -49,9 +49,26 @@ async def _copy(inbox: Inbox, messages: AsyncIterator[bytes], clock: Callable[[]
             if whole:
                 copy.frames.append(frame)
                 copy.last_at = clock()
+            if is_last(frame):
+                break
     finally:
-        # Envoy ends an observed stream by cancelling it.
+        # A client that left before its answer: Envoy cancels the stream.
         if whole:
             inbox.copies.append(copy)
         else:
             inbox.drop(copy.frames)
+
+
+_RESPONSE_HEADERS, _RESPONSE_BODY, _RESPONSE_TRAILERS = 0x1A, 0x2A, 0x3A  # the tags of fields 3, 5 and 7
+
+
+def is_last(frame: bytes) -> bool:
+    """Whether nothing follows this message of a copy: its answer ended with it."""
+    if frame[:1] == bytes([_RESPONSE_TRAILERS]):
+        return True
+    if frame[:1] not in (bytes([_RESPONSE_HEADERS]), bytes([_RESPONSE_BODY])):
+        return False
+    from envoy.service.ext_proc.v3 import external_processor_pb2
+
+    message = external_processor_pb2.ProcessingRequest.FromString(frame)
+    return bool(message.response_headers.end_of_stream or message.response_body.end_of_stream)

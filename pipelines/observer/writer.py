@@ -53,6 +53,10 @@ class Writer:
         self._pause_s, self._again_at = 0.0, 0.0
         self._rows, self._writing = threading.Lock(), threading.Lock()
 
+    def prepare(self) -> None:
+        """Import what tables need, before rows come."""
+        segments.to_bytes(segments.access_schema().empty_table())
+
     def add_access(self, rows: Sequence[Access]) -> None:
         self._add(ACCESS, rows)
 
