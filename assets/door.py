@@ -1,6 +1,6 @@
 """What all doors share: from a partition to instants, from a decision to Dagster's and MLflow's pages."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -34,20 +34,33 @@ def interval(context: dg.AssetExecutionContext) -> Interval:
     return Interval(window.start, window.end)
 
 
-def declared(
-    model: Model, name: str, partitions: dg.PartitionsDefinition, kinds: set[str], checks: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Arguments of `@dg.asset` that all rooms have in common."""
+def room(
+    model: Model,
+    name: str,
+    partitions: dg.PartitionsDefinition,
+    description: str,
+    *,
+    kinds: set[str],
+    after: str | None = None,
+    checks: Sequence[str] = (),
+    gate: bool = False,
+    pool: str | None = None,
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """`@dg.asset` as every room wants it. after: the room before; gate: what lies downstream may be skipped."""
     key = dg.AssetKey([model.name, name])
-    return {
-        "key": key,
-        "group_name": model.name,
-        "partitions_def": partitions,
-        "owners": list(model.owners),
-        "kinds": kinds,
-        "tags": {"model": model.name},
-        "check_specs": [dg.AssetCheckSpec(check, asset=key) for check in checks],
-    }
+    return dg.asset(
+        key=key,
+        group_name=model.name,
+        partitions_def=partitions,
+        deps=[dg.AssetKey([model.name, after])] if after else None,
+        owners=list(model.owners),
+        kinds=kinds,
+        tags={"model": model.name},
+        check_specs=[dg.AssetCheckSpec(check, asset=key) for check in checks],
+        output_required=not gate,
+        pool=pool,
+        description=description,
+    )
 
 
 def decision_key(decision: Decision) -> str:

@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from assets.recipe import Recipe, load_recipe
-from resources.features import FeatureRegistry
+from resources.features import FeatureRegistry, FeatureSet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +18,6 @@ class Model:
     name: str
     description: str
     owners: tuple[str, ...]
-    target: str
     feature_set: str
     registry: FeatureRegistry
     recipe_file: Path
@@ -22,3 +25,7 @@ class Model:
     def recipe(self) -> Recipe:
         """Read when it is used: a code location must load without the training libraries."""
         return load_recipe(self.recipe_file)
+
+    def fit(self, frame: "pd.DataFrame", features: FeatureSet, seed: int) -> Any:
+        """An estimator fitted by the recipe on labelled rows."""
+        return self.recipe().fit(frame[[*features.features, features.label]], features.label, seed)

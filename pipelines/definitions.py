@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pipelines.environments import environment, resources
+from pipelines.environments import environment, ports
 from pipelines.factory import build_model_defs, partitions_by_cadence
 from pipelines.jobs import build_jobs
 from pipelines.schedules import build_schedules
@@ -16,10 +16,11 @@ def defs() -> dg.Definitions:
     where = environment()
     specs = load_specs(where.models)
     partitions = dict(partitions_by_cadence(specs))
+    jobs = build_jobs(specs)
     shared = dg.Definitions(
-        jobs=build_jobs(specs),
+        jobs=jobs,
         schedules=build_schedules(specs, partitions),
-        sensors=[build_drift_sensor(specs, partitions)] if specs else [],
-        resources=resources(where),
+        sensors=[build_drift_sensor(specs, partitions, jobs)] if specs else [],
+        resources=ports(where).as_resources(),
     )
     return dg.Definitions.merge(*(build_model_defs(spec, partitions[spec.cadence]) for spec in specs), shared)

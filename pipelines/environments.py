@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
 from resources.profiler import Profiler
-from resources.signing import Signer
 from resources.store import S3Store
 from resources.traffic import Traffic
 
@@ -48,25 +47,42 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         gateway_admin=env.get("TRIMTAB_GATEWAY_ADMIN", "http://127.0.0.1:9901"),
         observer=env.get("TRIMTAB_OBSERVER"),
         servers=Path(env.get("TRIMTAB_SERVERS", str(Path(__file__).parents[1] / "deploy" / "servers" / ".venv"))),
-        signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "signing.pem"))),
+        signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "private.pem"))),
         triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
     )
 
 
-def resources(where: Environment) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class Ports:
     """Everything the rooms' doors ask for. Nothing is connected before it is used."""
+
+    store: S3Store
+    lineage: Lineage
+    traffic: Traffic
+    gateway: Gateway
+    pools: Pools
+    profiler: Profiler
+    signing_key: Path
+
+    def as_resources(self) -> dict[str, object]:
+        """By the names the doors ask for them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def ports(where: Environment) -> Ports:
+    """The ports of an environment: the one place where they are chosen."""
     store = S3Store(where.bucket, where.s3_endpoint)
-    return {
-        "store": store,
-        "lineage": Lineage(where.mlflow_uri),
-        "traffic": Traffic(store, where.observer),
-        "gateway": Gateway(where.gateway_folder, where.gateway_admin),
-        "pools": Pools(
+    return Ports(
+        store=store,
+        lineage=Lineage(where.mlflow_uri),
+        traffic=Traffic(store, where.observer),
+        gateway=Gateway(where.gateway_folder, where.gateway_admin),
+        pools=Pools(
             store,
             replicas={"blue": ("blue-0",), "green": ("green-0",)},
             triton_urls={"blue-0": where.triton_blue, "green-0": where.triton_green},
         ),
-        "profiler": Profiler(where.servers, where.home / "data" / "profiler"),
-        "signer": Signer(where.signing_key),
-    }
+        profiler=Profiler(where.servers, where.home / "data" / "profiler"),
+        signing_key=where.signing_key,
+    )

@@ -28,7 +28,6 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
         name=spec.name,
         description=spec.description,
         owners=spec.owners,
-        target=spec.target,
         feature_set=spec.feature_set,
         registry=FeatureRegistry.load(spec.features),
         recipe_file=spec.recipe,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from pipelines.factory import IMPROVE, RELEASE, WATCH
 from pipelines.spec import ModelSpec
@@ -28,13 +29,13 @@ def keys(model: str, rooms: Iterable[str]) -> list[dg.AssetKey]:
     return [dg.AssetKey([model, room]) for room in rooms]
 
 
-def build_jobs(specs: Iterable[ModelSpec]) -> list[dg.JobDefinition]:
+def build_jobs(specs: Iterable[ModelSpec]) -> list[UnresolvedAssetJobDefinition]:
     """The jobs of every cadence in use. In one process: a step process would cost more than most steps."""
     by_cadence: dict[str, list[ModelSpec]] = {}
     for spec in specs:
         by_cadence.setdefault(spec.cadence, []).append(spec)
     return [
-        dg.define_asset_job(  # type: ignore[misc]
+        dg.define_asset_job(
             job_name(purpose, cadence),
             selection=dg.AssetSelection.assets(*[key for spec in members for key in keys(spec.name, rooms)]),
             executor_def=dg.in_process_executor,

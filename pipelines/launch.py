@@ -28,6 +28,12 @@ query Runs($filter: RunsFilter!) {
     ... on Runs { results { runId status jobName creationTime startTime endTime tags { key value } } }
   }
 }"""
+STEPS = """
+query Steps($id: ID!) { runOrError(runId: $id) { ... on Run { stepStats { stepKey startTime endTime status } } } }"""
+WATCHED = """
+query Watched($filter: RunsFilter!) {
+  runsOrError(filter: $filter, limit: 1) { ... on Runs { results { runId endTime } } }
+}"""
 LOCATIONS = """
 query { repositoriesOrError { __typename
   ... on RepositoryConnection { nodes { name location { name } pipelines { name } } }
@@ -69,7 +75,8 @@ class Webserver:
             },
             "executionMetadata": {
                 "tags": [
-                    {"key": key, "value": value} for key, value in {"dagster/partition": partition, **(tags or {})}.items()
+                    {"key": key, "value": value}
+                    for key, value in {"dagster/partition": partition, **(tags or {})}.items()
                 ]
             },
             "runConfigData": {},
@@ -99,6 +106,27 @@ class Webserver:
         wanted = {"pipelineName": job, "tags": [{"key": "model", "value": model}]}
         found: list[dict[str, Any]] = self.query(RUNS, {"filter": wanted})["runsOrError"].get("results", [])
         return found
+
+    def steps(self, run_id: str) -> dict[str, dict[str, Any]]:
+        """Start and end of each step that ran (seconds since 1970), by the room's name."""
+        stats = self.query(STEPS, {"id": run_id})["runOrError"].get("stepStats", [])
+        ran = [item for item in stats if item["startTime"] is not None and item["status"] != "SKIPPED"]
+        ran.sort(key=lambda item: float(item["startTime"]))
+        return {item["stepKey"].split("__")[-1]: item for item in ran}
+
+    def alarmed_at(self, model: str, partition: str) -> float | None:
+        """When the latest check run of a partition ended (seconds since 1970): an alarm counts from there."""
+        tags = [{"key": "model", "value": model}, {"key": "dagster/partition", "value": partition}]
+        for job in (name for name in self.jobs() if name.startswith("watch_")):
+            found = self.query(WATCHED, {"filter": {"pipelineName": job, "tags": tags}})["runsOrError"]["results"]
+            if found:
+                return float(found[0]["endTime"])
+        return None
+
+    def jobs(self) -> list[str]:
+        """Names of all jobs of all code locations."""
+        found = self.query(LOCATIONS)["repositoriesOrError"]
+        return [item["name"] for node in found.get("nodes", []) for item in node["pipelines"]]
 
     def page(self, run_id: str) -> str:
         return f"{self.url}/runs/{run_id}"

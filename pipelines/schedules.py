@@ -35,7 +35,8 @@ def _schedule(
         description=f"Snapshot and drift check of every {cadence} model, for the partition that just ended.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
-        partition = partitions.get_last_partition_key(context.scheduled_execution_time)
+        with dg.partition_loading_context(effective_dt=context.scheduled_execution_time):
+            partition = partitions.get_last_partition_key()
         if partition is None:
             return
         for spec in members:

@@ -1,12 +1,13 @@
 """Sensors: one for all models starts the loop when a drift check fails."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
 
 from pipelines.factory import IMPROVE
@@ -51,20 +52,21 @@ def cooled_down(last: str | None, at: datetime, cooldown: timedelta) -> bool:
 
 
 def build_drift_sensor(
-    specs: Iterable[ModelSpec], partitions: Mapping[str, dg.TimeWindowPartitionsDefinition]
+    specs: Iterable[ModelSpec],
+    partitions: Mapping[str, dg.TimeWindowPartitionsDefinition],
+    jobs: Iterable[UnresolvedAssetJobDefinition],
 ) -> dg.SensorDefinition:
     """One sensor for all models; one run request a model, a loop a model at a time, a cooldown between loops."""
     members = tuple(specs)
-    jobs = sorted({job_name("improve", spec.cadence) for spec in members})
 
     @dg.sensor(
         name="improve_on_drift",
-        job_names=jobs,
+        jobs=[job for job in jobs if job.name.startswith("improve_")],
         minimum_interval_seconds=2,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="A failed drift check (inputs or harm) starts shadow, retrain, profile and canary of that model.",
     )
-    def sensor(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         cursor: dict[str, dict[str, str]] = json.loads(context.cursor or "{}")
         check_keys = {
             (spec.name, check): dg.AssetCheckKey(dg.AssetKey([spec.name, "drift_report"]), check)
@@ -72,7 +74,7 @@ def build_drift_sensor(
             for check in ALARMS
         }
         records = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(check_keys.values()))
-        held = []
+        held, requests = [], []
         for spec in members:
             alarm = latest_alarm({check: records.get(check_keys[spec.name, check]) for check in ALARMS})
             seen = cursor.get(spec.name, {})
@@ -88,9 +90,9 @@ def build_drift_sensor(
                 held.append(f"{spec.name}: in cooldown since {seen['at']}")
             else:
                 cursor[spec.name] = {**{k: str(v) for k, v in asdict(alarm).items()}, "at": at.isoformat()}
-                yield request(spec, alarm)
-        context.update_cursor(json.dumps(cursor))
-        yield dg.SkipReason("; ".join(held) or "no new alarm")
+                requests.append(request(spec, alarm))
+        skipped = None if requests else "; ".join(held) or "no new alarm"
+        return dg.SensorResult(run_requests=requests, skip_reason=skipped, cursor=json.dumps(cursor))
 
     return sensor
 

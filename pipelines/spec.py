@@ -25,7 +25,6 @@ class ModelSpec(BaseModel):
     description: str = Field(min_length=1, description="What it predicts, for whom. Shown in the Dagster UI.")
     owners: tuple[str, ...] = Field(min_length=1, description="Teams ('team:flights') or e-mail addresses.")
     task: Literal["binary"] = Field("binary", description="What is predicted: the probability of one event.")
-    target: str = Field(min_length=1, description="Label column of the feature set.")
     feature_set: str = Field(min_length=1, description="Name of the feature set in `features`.")
     features: Path = Field(Path("features.yaml"), description="File of feature sets.")
     recipe: Path = Field(Path("recipe.py"), description="File with fit(frame, target, seed) -> estimator.")

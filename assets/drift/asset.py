@@ -10,7 +10,7 @@ import pandas as pd
 
 from assets.champion import Champion, champion
 from assets.decision import Decision, Evidence
-from assets.door import check_results, declared, interval, record
+from assets.door import check_results, interval, record, room
 from assets.drift.judge import judge
 from assets.drift.picture import figure, sparkline
 from assets.drift.reference import Reference
@@ -29,10 +29,14 @@ def drift_report(
 ) -> dg.AssetsDefinition:
     """`[model]/drift_report`: did the inputs move, is the champion harmed? Four checks, one verdict source."""
 
-    @dg.asset(
-        **declared(model, "drift_report", partitions, {"scipy", "s3", "mlflow"}, CHECKS),
-        deps=[dg.AssetKey([model.name, "feature_snapshot"])],
-        description="What serving saw against what the champion was trained on, and the champion's loss on labels.",
+    @room(
+        model,
+        "drift_report",
+        partitions,
+        "What serving saw against what the champion was trained on, and the champion's loss on labels.",
+        kinds={"scipy", "s3", "mlflow"},
+        after="feature_snapshot",
+        checks=CHECKS,
     )
     def asset(
         context: dg.AssetExecutionContext,

@@ -8,7 +8,7 @@ import dagster as dg
 import pandas as pd
 
 from assets.champion import champion, reference_key
-from assets.door import check_results, declared, gate, interval, record
+from assets.door import check_results, gate, interval, record, room
 from assets.drift.reference import build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
@@ -20,6 +20,7 @@ from assets.retrain.picture import figures
 from assets.retrain.settings import TrainingSettings
 from assets.scoring import score
 from assets.snapshot.asset import take
+from assets.snapshot.maturity import matured
 from assets.verdict import Verdict
 from resources.lineage import Lineage
 from resources.store import Store
@@ -32,11 +33,15 @@ def candidate_model(
 ) -> dg.AssetsDefinition:
     """`[model]/candidate_model`: fitted, gated, exported to ONNX, registered."""
 
-    @dg.asset(
-        **declared(model, "candidate_model", partitions, {"lightgbm", "onnx", "mlflow"}, CHECKS),
-        deps=[dg.AssetKey([model.name, "shadow_evaluation"])],
-        output_required=False,
-        description="A full fit by the recipe: gated on a later hold-out, by slice and against the champion.",
+    @room(
+        model,
+        "candidate_model",
+        partitions,
+        "A full fit by the recipe: gated on a later hold-out, by slice and against the champion.",
+        kinds={"lightgbm", "onnx", "mlflow"},
+        after="shadow_evaluation",
+        checks=CHECKS,
+        gate=True,
     )
     def asset(
         context: dg.AssetExecutionContext,
@@ -45,41 +50,34 @@ def candidate_model(
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         as_of = interval(context).as_of
         snapshot = take(model, store, as_of - timedelta(days=settings.lookback_days), as_of, as_of)
-        features = {column.name: column.type for column in snapshot.features.columns}
-        recipe = model.recipe()
-        wanted = [*features, model.target]
-
-        earlier, holdout = time_split(snapshot.frame, model.target, as_of, settings.holdout_days)
+        features, label = snapshot.features.features, snapshot.features.label
+        earlier, holdout = time_split(snapshot.frame, label, as_of, settings.holdout_days)
         context.log.info(f"fitting on {len(earlier)} rows, judging on the {len(holdout)} that came after")
-        trial = recipe.fit(earlier[wanted], model.target, settings.seed)
-        trial_onnx = to_onnx(trial, features)
-        scores = score(trial_onnx, holdout, features)
+        scores = score(to_onnx(model.fit(earlier, snapshot.features, settings.seed), features), holdout, features)
         current = champion(model.name, lineage, store)
         champion_scores = (
             score(lineage.onnx(model.name, current.version), holdout, features) if current is not None else None
         )
 
         # What is registered has seen the hold-out too: its gates were passed by the same recipe without it.
-        known = snapshot.frame.dropna(subset=[model.target])
-        estimator = recipe.fit(known[wanted], model.target, settings.seed)
+        known = matured(snapshot.frame, label, as_of)
+        estimator = model.fit(known, snapshot.features, settings.seed)
         onnx = to_onnx(estimator, features)
         difference = parity(estimator, onnx, holdout, features)
-        inputs = {"snapshot": snapshot.digest, "recipe": recipe.digest}
+        inputs = {"snapshot": snapshot.digest, "recipe": model.recipe().digest}
         if current is not None:
             inputs["champion"] = str(current.version)
-        decision = judge(
-            model.name, holdout, model.target, scores, champion_scores, settings, difference, as_of, inputs
-        )
-        pictures = figures(holdout[model.target].to_numpy(), scores, champion_scores)
+        decision = judge(model.name, holdout, label, scores, champion_scores, settings, difference, as_of, inputs)
+        pictures = figures(holdout[label].to_numpy(), scores, champion_scores)
         metadata: dict[str, Any] = dict(record(context, decision, store, lineage, artifacts=pictures))
         if decision.verdict is not Verdict.PASS:
             yield from gate(context, decision, metadata, CHECKS)
             return
 
-        losses = (scores - holdout[model.target].to_numpy()) ** 2
+        losses = (scores - holdout[label].to_numpy()) ** 2
         days = pd.to_datetime(holdout["event_time"]).dt.floor("D").to_numpy()
         bound = loss_bound(losses, days)
-        weights = importance(onnx, holdout, features, model.target, settings.seed)
+        weights = importance(onnx, holdout, features, label, settings.seed)
         reference = build_reference(known, features, weights, drift, bound)
         version = lineage.register(
             model.name,
@@ -87,7 +85,7 @@ def candidate_model(
             dagster_run_id=context.run_id,
             snapshot_digest=snapshot.digest,
             snapshot_uri=snapshot.key,
-            params={"recipe": recipe.digest, "seed": str(settings.seed), "rows": str(len(known))},
+            params={"recipe": inputs["recipe"], "seed": str(settings.seed), "rows": str(len(known))},
             metrics={e.name: e.statistic for e in decision.evidence if e.statistic is not None},
             artifacts=pictures,
             tags={"as_of": as_of.isoformat(), "decision": decision.digest, "source": "trimtab"},

@@ -9,14 +9,15 @@ import pandas as pd
 
 from assets.champion import champion
 from assets.decision import Decision
-from assets.door import declared, gate, interval, record
+from assets.door import gate, interval, record, room
 from assets.drift.reference import Reference
 from assets.model import Model
-from assets.scoring import score
+from assets.scoring import as_served, score
 from assets.shadow.judge import judge
 from assets.shadow.picture import figure, sparkline
 from assets.shadow.settings import ShadowSettings
 from assets.snapshot.asset import take
+from assets.snapshot.maturity import matured
 from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
@@ -29,11 +30,15 @@ def shadow_evaluation(
 ) -> dg.AssetsDefinition:
     """`[model]/shadow_evaluation`: does retraining pay, on the very requests the champion answered?"""
 
-    @dg.asset(
-        **declared(model, "shadow_evaluation", partitions, {"onnx", "s3", "mlflow"}, CHECKS),
-        deps=[dg.AssetKey([model.name, "drift_report"])],
-        output_required=False,
-        description="A challenger fitted on what was known before, scored beside the champion on the same requests.",
+    @room(
+        model,
+        "shadow_evaluation",
+        partitions,
+        "A challenger fitted on what was known before, scored beside the champion on the same requests.",
+        kinds={"onnx", "s3", "mlflow"},
+        after="drift_report",
+        checks=CHECKS,
+        gate=True,
     )
     def asset(
         context: dg.AssetExecutionContext,
@@ -67,20 +72,18 @@ def evaluate(
     current = champion(model.name, lineage, store)
     if current is None:
         return judge(model.name, _no_pairs(), settings, as_of, {})
-    reference = Reference.from_bytes(current.reference)
     # What the champion was trained on proves nothing about it.
-    start = max(as_of - timedelta(days=settings.days), reference.end)
-    matured = as_of - timedelta(hours=settings.maturity_hours)
-    logged = traffic.labelled(model.name, start, matured, as_of=as_of)
+    first, matured_at = settings.window(as_of)
+    start = max(first, Reference.from_bytes(current.reference).end)
+    logged = traffic.labelled(model.name, start, matured_at, as_of=as_of) if start < matured_at else pd.DataFrame()
     if logged.empty:
         return judge(model.name, _no_pairs(), settings, as_of, {"champion": str(current.version)})
     past = take(model, store, start - lookback, start, start)
-    features = {column.name: column.type for column in past.features.columns}
-    known = past.frame.dropna(subset=[model.target])
-    challenger = model.recipe().fit(known[[*features, model.target]], model.target, seed)
+    features = past.features.features
+    challenger = model.fit(matured(past.frame, past.features.label, start), past.features, seed)
     pairs = logged[["key", "event_time", "known_at", "label"]].assign(
         champion=score(lineage.onnx(model.name, current.version), logged, features),
-        challenger=challenger.predict_proba(logged[list(features)])[:, 1],
+        challenger=challenger.predict_proba(as_served(logged, features))[:, 1],
     )
     inputs = {"champion": str(current.version), "challenger_snapshot": past.digest}
     return judge(model.name, pairs, settings, as_of, inputs)

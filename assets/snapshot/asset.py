@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.door import declared, interval
+from assets.door import interval, room
 from assets.model import Model
 from assets.snapshot.manifest import manifest, snapshot_parquet
 from assets.snapshot.profile import profile
@@ -44,18 +44,20 @@ def take(model: Model, store: Store, start: datetime, end: datetime, as_of: date
 def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.AssetsDefinition:
     """`[model]/feature_snapshot`: what was known of the partition at its end."""
 
-    @dg.asset(
-        **declared(model, "feature_snapshot", partitions, {"duckdb", "parquet", "s3"}),
-        description="Immutable rows of the feature set over the partition, holding nothing that became known later.",
+    @room(
+        model,
+        "feature_snapshot",
+        partitions,
+        "Immutable rows of the feature set over the partition, holding nothing that became known later.",
+        kinds={"duckdb", "parquet", "s3"},
     )
     def asset(context: dg.AssetExecutionContext, store: dg.ResourceParam[Store]) -> dg.MaterializeResult:
         span = interval(context)
         snapshot = take(model, store, span.start, span.end, span.as_of)
         profile_key = snapshot.key.removesuffix(".parquet") + ".whylogs.bin"
-        known = [column.name for column in snapshot.features.columns]
         if not store.keys(profile_key):
             # A whylogs profile carries its creation time: written once, it belongs to the snapshot.
-            store.put(profile_key, profile(snapshot.frame[known]))
+            store.put(profile_key, profile(snapshot.frame[list(snapshot.features.features)]))
         nulls = snapshot.manifest["null_rates"]
         return dg.MaterializeResult(
             data_version=dg.DataVersion(snapshot.digest),

@@ -79,7 +79,9 @@ class Clients:
         keys = rows["entity"].astype(str).tolist()
         times = [at.isoformat().replace("+00:00", "Z") for at in rows["event_time"]]
         futures = [
-            self._pool.submit(self._one, keys[i], times[i], {name: values[i : i + 1] for name, values in columns.items()})
+            self._pool.submit(
+                self._one, keys[i], times[i], {name: values[i : i + 1] for name, values in columns.items()}
+            )
             for i in range(len(rows))
         ]
         for future in futures:
@@ -120,4 +122,4 @@ class Clients:
 def by_day(rows: pd.DataFrame) -> Iterator[tuple[datetime, pd.DataFrame]]:
     """Rows of each UTC day, in order. rows: sorted by event_time."""
     for day, group in rows.groupby(rows["event_time"].dt.floor("D"), sort=True):
-        yield pd.Timestamp(day).to_pydatetime(), group  # type: ignore[arg-type]
+        yield pd.Timestamp(day).to_pydatetime(), group

@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1080px;margin:2rem auto;padding:0 1rem;color:#1c2733}
-h1{font-size:1.5rem} h2{font-size:1.1rem;margin-top:2rem}
-table{border-collapse:collapse;width:100%;font-size:13px} td,th{border-bottom:1px solid #d9e0e6;padding:.35rem .5rem;text-align:left;vertical-align:top}
-td.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap} img{max-width:100%}
-.PASS{color:#1a7f4b}.FAIL{color:#b3261e}.INCONCLUSIVE{color:#6b7785}.ERROR{color:#b26a00}
-.tiles{display:flex;flex-wrap:wrap;gap:1rem} .tile{background:#f2f5f8;border-radius:8px;padding:.7rem 1.1rem} .tile b{display:block;font-size:1.3rem}
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; color: #1c2733 }
+h1 { font-size: 1.5rem }
+h2 { font-size: 1.1rem; margin-top: 2rem }
+table { border-collapse: collapse; width: 100%; font-size: 13px }
+td, th { border-bottom: 1px solid #d9e0e6; padding: .35rem .5rem; text-align: left; vertical-align: top }
+td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+img { max-width: 100% }
+.PASS { color: #1a7f4b } .FAIL { color: #b3261e } .INCONCLUSIVE { color: #6b7785 } .ERROR { color: #b26a00 }
+.tiles { display: flex; flex-wrap: wrap; gap: 1rem }
+.tile { background: #f2f5f8; border-radius: 8px; padding: .7rem 1.1rem }
+.tile b { display: block; font-size: 1.3rem }
 """
 
 
@@ -58,8 +63,9 @@ def _weeks(weeks: Sequence[Mapping[str, Any]]) -> str:
             f'<td class="n">{_pair(week["brier_static"], week["brier_managed"], 4)}</td>'
             f'<td class="n">{week["served"]}</td><td class="n">{week["failed"]}</td></tr>'
         )
-    head = "<tr><th>week<th>verdicts<th>champion<th>AUC static → managed<th>Brier static → managed<th>served<th>failed</tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    names = ("week", "verdicts", "champion", "AUC static → managed", "Brier static → managed", "served", "failed")
+    head = "".join(f"<th>{name}" for name in names)
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _pair(static: float | None, managed: float | None, digits: int) -> str:
@@ -93,10 +99,14 @@ def _weeks_figure(weeks: Sequence[Mapping[str, Any]]) -> bytes:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 3.4), constrained_layout=True)
     x = list(range(len(weeks)))
-    for axis, name, title in zip(axes, ("auc", "brier"), ("AUC (higher is better)", "Brier (lower is better)"), strict=True):
+    for axis, name, title in zip(
+        axes, ("auc", "brier"), ("AUC (higher is better)", "Brier (lower is better)"), strict=True
+    ):
         for kind, colour in (("static", "#9aa7b3"), ("managed", "#1a6fb0")):
             values = [float("nan") if week[f"{name}_{kind}"] is None else week[f"{name}_{kind}"] for week in weeks]
-            axis.plot(x, values, marker="o", markersize=3, color=colour, label="never retrained" if kind == "static" else kind)
+            axis.plot(
+                x, values, marker="o", markersize=3, color=colour, label="never retrained" if kind == "static" else kind
+            )
         changes = [i for i in x[1:] if weeks[i]["champion"] != weeks[i - 1]["champion"]]
         for i in changes:
             axis.axvline(i - 0.5, color="#1a7f4b", linewidth=0.8, linestyle=":")

@@ -72,7 +72,8 @@ class Replay:
         self._labelled_to = until
         if len(labels):
             self.traffic.put_labels(
-                self.model, labels.rename(columns={"entity": "key", "label_known_at": "known_at"}).astype({"label": float})
+                self.model,
+                labels.rename(columns={"entity": "key", "label_known_at": "known_at"}).astype({"label": float}),
             )
 
     def _check(self, week: Week) -> None:

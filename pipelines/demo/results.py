@@ -72,12 +72,12 @@ def week_result(
     joined = answers.merge(flights, left_on="key", right_on="entity", how="inner", suffixes=("", "_flight"))
     labels = joined["label"].to_numpy(dtype=float)
     managed, static = joined["answer"].to_numpy(), joined["static"].to_numpy()
-    last = next(reversed(records.values()), None)
+    last = list(records.values())[-1:]
     versions = answers.sort_values("event_time")["version"]
     return WeekResult(
         start=week.start.isoformat(),
         verdicts={gate: record["verdict"] for gate, record in records.items()},
-        reason=str(last["why"]) if last else "the week was not over: not checked",
+        reason=str(last[0]["why"]) if last else "the week was not over: not checked",
         champion=int(versions.iloc[-1]) if len(versions) else 0,
         auc_static=round(auc(labels, static), 4),
         auc_managed=round(auc(labels, managed), 4),
@@ -94,7 +94,9 @@ def refusals(store: Store, model: str, weeks: Sequence[Week]) -> list[dict[str, 
     for week in weeks:
         for gate, record in decisions(store, model, week.end).items():
             if gate != "drift" and record["verdict"] != "PASS":
-                found.append({"as_of": record["as_of"], "gate": gate, "verdict": record["verdict"], "why": record["why"]})
+                found.append(
+                    {"as_of": record["as_of"], "gate": gate, "verdict": record["verdict"], "why": record["why"]}
+                )
     return found
 
 
@@ -113,5 +115,3 @@ def static_scores(onnx: bytes, flights: pd.DataFrame, features: Mapping[str, str
     from assets.scoring import score
 
     return flights[["entity", "label"]].assign(static=score(onnx, flights, features))
-
-

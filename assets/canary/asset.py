@@ -1,0 +1,117 @@
+"""The canary room's door."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from assets.canary.driver import Driver, load
+from assets.canary.guards import slow_threshold_ms
+from assets.canary.judge import judge
+from assets.canary.picture import figure, sparkline
+from assets.canary.rollout import Rollout, begin
+from assets.canary.settings import CanarySettings
+from assets.decision import Decision
+from assets.door import gate, interval, record, room
+from assets.model import Model
+from assets.profile.asset import published
+from resources.errors import LineageError, ServingError
+from resources.gateway import Gateway
+from resources.lineage import Lineage
+from resources.pools import Pools
+from resources.store import Store
+from resources.traffic import Traffic
+
+CHECKS = ("enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch")
+BEFORE = timedelta(minutes=2)
+
+
+def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: CanarySettings) -> dg.AssetsDefinition:
+    """`[model]/canary_rollout`: into the free pool, up the ladder, promoted or rolled back by statistics."""
+
+    @room(
+        model,
+        "canary_rollout",
+        partitions,
+        "The challenger on live traffic: mirror, then rising shares, every look under guarantee.",
+        kinds={"triton", "envoy", "mlflow"},
+        after="serving_profile",
+        checks=CHECKS,
+        gate=True,
+        pool=f"rollout_{model.name}",
+    )
+    def asset(
+        context: dg.AssetExecutionContext,
+        store: dg.ResourceParam[Store],
+        lineage: dg.ResourceParam[Lineage],
+        traffic: dg.ResourceParam[Traffic],
+        pools: dg.ResourceParam[Pools],
+        gateway: dg.ResourceParam[Gateway],
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+        as_of = interval(context).as_of
+        challenger = lineage.version_of(model.name, "challenger")
+        if challenger is None:
+            raise LineageError(f"{model.name} has no challenger: register one and give it that alias")
+        assignment, published_at = published(store, model.name, challenger.version)
+        driver = Driver(context.run_id, store, pools, gateway, traffic, lineage, context.log.info)
+        found = load(store, model.name)
+        driver.etag = found[1].etag if found else None
+        if found and not found[0].closed and found[0].digest != assignment.digest:
+            context.log.info(f"first to its end: the rollout of version {found[0].version} that was left open")
+            driver.drive(found[0])
+            found = load(store, model.name)
+        if found and not found[0].closed:
+            rollout = found[0]
+        else:
+            champion, slow_ms = _champion(model.name, lineage, gateway, traffic, settings)
+            free = next(pool for pool in pools.replicas if champion is None or pool != champion[1])
+            rollout = begin(
+                model.name,
+                challenger.version,
+                free,
+                assignment.package,
+                assignment.digest,
+                settings,
+                datetime.now(UTC),
+                champion=champion,
+                slow_ms=slow_ms,
+            )
+        ended = driver.drive(rollout)
+        decision = _decision(ended, as_of, driver, published_at, {"package": assignment.digest})
+        metadata: dict[str, Any] = dict(
+            record(context, decision, store, lineage, artifacts={"canary.png": figure(decision.details)})
+        )
+        metadata |= {"picture": dg.MetadataValue.md(sparkline(decision.details)), "version": challenger.version}
+        yield from gate(context, decision, metadata, CHECKS)
+
+    return asset
+
+
+def _champion(
+    name: str, lineage: Lineage, gateway: Gateway, traffic: Traffic, settings: CanarySettings
+) -> tuple[tuple[int, str] | None, float]:
+    """Version and pool of the champion, by what the gateway serves; and the latency above which a request is slow."""
+    registered = lineage.version_of(name, "champion")
+    split = gateway.split(name)
+    if registered is None or split is None:
+        return None, settings.slow_ms
+    pools = [pool for pool, percent in split.weights.items() if percent == 100]
+    if not pools:
+        raise ServingError(f"{name}: the gateway splits {dict(split.weights)} with no rollout: set one pool to 100")
+    traffic.flush()
+    recent = traffic.access_seen(name, datetime.now(UTC) - BEFORE)
+    latencies = recent.loc[recent["pool"] == pools[0], "latency_ms"]
+    p95 = float(latencies.quantile(0.95)) if len(latencies) else None
+    return (registered.version, pools[0]), slow_threshold_ms(p95, settings)
+
+
+def _decision(
+    rollout: Rollout, as_of: datetime, driver: Driver, published_at: datetime, inputs: dict[str, str]
+) -> Decision:
+    decision = judge(rollout, as_of, inputs)
+    timing: dict[str, Any] = {"published_at": published_at, "ended_at": rollout.phase_at}
+    if driver.loaded_at:
+        timing["published_to_loaded_s"] = round((driver.loaded_at - published_at).total_seconds(), 2)
+    return replace(decision, details={**decision.details, "timing": timing})

@@ -1,0 +1,167 @@
+"""The other half of the door: drives a rollout, applying what its state asks for and telling it what came of it.
+
+Every state is written by compare-and-swap before the next one is acted on, so a killed driver is resumed where it
+was, and of two drivers only one can act.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+
+from assets.canary.events import (
+    Event,
+    Loaded,
+    LoadFailed,
+    MirrorSeen,
+    Observed,
+    Tick,
+    WeightsConfirmed,
+    WeightsFailed,
+)
+from assets.canary.guards import count
+from assets.canary.lease import claim, close
+from assets.canary.rollout import Phase, Rollout, mirror, share, weights
+from assets.canary.step import step
+from resources.errors import Conflict, GatewayError, ServingError
+from resources.gateway import Gateway, Split
+from resources.lineage import Lineage
+from resources.pools import Assignment, Pools, ServedCounts
+from resources.store import Pointer, Store
+from resources.traffic import Traffic
+
+# Requests reach the log this long after they end: the gateway sends its records twice a second.
+LOG_LAG = timedelta(seconds=1.5)
+# Requests that were on their way while the weights changed belong to neither rung.
+SETTLE = timedelta(seconds=0.3)
+
+
+def rollout_key(model: str) -> str:
+    """Where the state of a model's rollout lies."""
+    return f"rollouts/{model}.json"
+
+
+def load(store: Store, model: str) -> tuple[Rollout, Pointer] | None:
+    """The latest rollout of a model, ended or not."""
+    pointer = store.pointer(rollout_key(model))
+    return None if pointer is None else (Rollout.from_dict(json.loads(pointer.body)), pointer)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Driver:
+    """Drives one rollout to its end. name: who drives, as the lease says it; etag: of the state it begins from."""
+
+    name: str
+    store: Store
+    pools: Pools
+    gateway: Gateway
+    traffic: Traffic
+    lineage: Lineage
+    say: Callable[[str], None]
+    etag: str | None = None
+    now: Callable[[], datetime] = _utc_now
+    pause: Callable[[float], None] = time.sleep
+    loaded_at: datetime | None = None
+    _since: datetime | None = None
+    _served: dict[str, ServedCounts] = field(default_factory=dict)
+
+    def drive(self, rollout: Rollout) -> Rollout:
+        """Until the rollout has ended and what follows its end is done. `ServingError` when somebody else drives."""
+        rollout = self._save(rollout)
+        while not rollout.ended:
+            before = rollout
+            rollout = self._save(step(rollout, self._act(rollout), self.now()))
+            if (before.phase, before.rung) != (rollout.phase, rollout.rung):
+                self.say(rollout.diary[-1][1])
+        if rollout.phase is Phase.PROMOTED:
+            self.lineage.set_alias(rollout.model, "champion", rollout.version)
+        return self._save(close(rollout), leased=False)
+
+    def _save(self, rollout: Rollout, *, leased: bool = True) -> Rollout:
+        if leased:
+            claimed = claim(rollout, self.name, self.now())
+            if claimed is None:
+                raise ServingError(
+                    f"{rollout.model}: rollout of version {rollout.version} is driven by {rollout.driver} until "
+                    f"{rollout.lease_until}: wait for it"
+                )
+            rollout = claimed
+        try:
+            self.etag = self.store.swap(rollout_key(rollout.model), json.dumps(rollout.to_dict()).encode(), self.etag)
+        except Conflict as error:
+            raise ServingError(f"{rollout.model}: another driver has taken over this rollout: {error}") from error
+        return rollout
+
+    def _act(self, rollout: Rollout) -> Event:
+        """Do what the state asks for, once; what came of it."""
+        if rollout.phase is Phase.LOADING:
+            return self._load(rollout)
+        if not rollout.confirmed:
+            return self._weigh(rollout)
+        if rollout.phase is Phase.MIRRORING:
+            return self._mirror(rollout)
+        return self._look(rollout)
+
+    def _load(self, rollout: Rollout) -> Event:
+        wanted = Assignment(rollout.version, rollout.package, rollout.digest)
+        if self.pools.desired(rollout.challenger_pool).get(rollout.model) != wanted:
+            self.pools.assign(rollout.challenger_pool, rollout.model, wanted)
+        states = self.pools.states(rollout.challenger_pool, rollout.model)
+        about_it = [state for state in states if state.digest == wanted.digest]
+        for state in about_it:
+            if state.state in ("FAILED", "REFUSED"):
+                return LoadFailed(f"{state.replica} {state.state.lower()}: {state.reason}")
+        if len(about_it) == len(states) and all(state.state == "READY" for state in states):
+            self.loaded_at = self.now()
+            return Loaded()
+        self.pause(0.2)
+        return Tick()
+
+    def _weigh(self, rollout: Rollout) -> Event:
+        asked = weights(rollout)
+        try:
+            if asked:
+                self.gateway.set_split(rollout.model, Split(asked, mirror(rollout)))
+            else:
+                self.gateway.remove(rollout.model)
+        except GatewayError as error:
+            self.pause(0.5)
+            return WeightsFailed(str(error))
+        self._since = self.now() + SETTLE
+        self._served = {}
+        return WeightsConfirmed()
+
+    def _mirror(self, rollout: Rollout) -> Event:
+        self.pause(0.5)
+        success, fail = self._answered(rollout.challenger_pool, rollout.model, rollout.version)
+        champion = (0, 0)
+        if rollout.champion_pool is not None and rollout.champion_version is not None:
+            champion = self._answered(rollout.champion_pool, rollout.model, rollout.champion_version)
+        return MirrorSeen(success, fail, *champion)
+
+    def _answered(self, pool: str, model: str, version: int) -> tuple[int, int]:
+        """Served since mirroring began: what was counted before, the agents' probes among it, is taken off."""
+        counts = self.pools.statistics(pool, model, version)
+        first = self._served.setdefault(pool, counts)
+        return counts.success - first.success, counts.fail - first.fail
+
+    def _look(self, rollout: Rollout) -> Event:
+        self.pause(1.0)
+        self.traffic.flush()
+        since = self._since or self.now() + SETTLE  # a resumed driver counts from now: nothing twice
+        until = self.now() - LOG_LAG
+        self._since = max(since, until)
+        if until <= since or rollout.champion_pool is None:
+            return Tick()
+        seen = self.traffic.access_seen(rollout.model, since)
+        rows = seen[seen["seen_at"] < pd.Timestamp(until)]
+        seconds = (until - since).total_seconds()
+        look = count(rows, share(rollout), rollout.challenger_pool, rollout.champion_pool, rollout.slow_ms, seconds)
+        return Observed(look)

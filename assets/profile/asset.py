@@ -1,0 +1,171 @@
+"""The profile room's door."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+
+from assets.decision import Decision
+from assets.door import gate, interval, record, room
+from assets.model import Model
+from assets.profile.choice import Point, choose
+from assets.profile.package import build_probe, package_files
+from assets.profile.serving_config import serving_config, starting_choice
+from assets.profile.settings import ProfileSettings
+from assets.scoring import score
+from assets.verdict import Verdict
+from resources.errors import LineageError, NotFound
+from resources.features import FeatureSet, read
+from resources.lineage import Lineage, RegisteredVersion
+from resources.packages import publish, render_config, write_files
+from resources.pools import Assignment
+from resources.profiler import Profiler
+from resources.signing import sign
+from resources.store import Store
+from resources.traffic import Traffic
+
+CHECKS = ("latency", "noise")
+DAYS_OF_LOG = timedelta(days=7)
+
+
+def serving_profile(
+    model: Model, partitions: dg.PartitionsDefinition, settings: ProfileSettings
+) -> dg.AssetsDefinition:
+    """`[model]/serving_profile`: how to serve the challenger, measured, in a signed package."""
+
+    @room(
+        model,
+        "serving_profile",
+        partitions,
+        "Triton Model Analyzer on the challenger; the chosen configuration, packaged, signed, published.",
+        kinds={"triton", "onnx", "s3"},
+        after="candidate_model",
+        checks=CHECKS,
+        gate=True,
+    )
+    def asset(
+        context: dg.AssetExecutionContext,
+        store: dg.ResourceParam[Store],
+        lineage: dg.ResourceParam[Lineage],
+        traffic: dg.ResourceParam[Traffic],
+        profiler: dg.ResourceParam[Profiler],
+        signing_key: dg.ResourceParam[Path],
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
+        as_of = interval(context).as_of
+        challenger = lineage.version_of(model.name, "challenger")
+        if challenger is None:
+            raise LineageError(f"{model.name} has no challenger: register one and give it that alias")
+        features = model.registry.resolve(model.feature_set, as_of)
+        onnx = lineage.onnx(model.name, challenger.version)
+        rows = _rows(model.name, features, settings.probe_rows, store, traffic, as_of)
+        answers = score(onnx, rows, features.features)
+        probe = build_probe(rows, features.features, answers, settings.probe_tolerance)
+
+        base = serving_config(model.name, features.features, starting_choice(settings), version=challenger.version)
+        measured = profiler.sweep(
+            model.name,
+            onnx,
+            base,
+            probe,
+            settings.instances,
+            settings.queue_delays_us,
+            settings.concurrency,
+            context.log.info,
+        )
+        points = [
+            Point(
+                instances=m.config.instances,
+                max_queue_delay_us=m.config.max_queue_delay_us,
+                concurrency=m.concurrency,
+                throughput_per_s=m.throughput_per_s,
+                p99_latency_ms=m.p99_latency_ms,
+                source=m.source,
+            )
+            for m in measured
+        ]
+        inputs = {"challenger": str(challenger.version), "servers": profiler.servers.name}
+        decision = choose(model.name, points, settings, as_of, inputs)
+        metadata: dict[str, Any] = dict(record(context, decision, store, lineage))
+        metadata["points"] = dg.MetadataValue.md(_table(points))
+        if decision.verdict is Verdict.PASS:
+            files = _files(model.name, challenger, onnx, features, probe, decision, lineage)
+            assignment = _publish(store, model.name, challenger.version, files, signing_key)
+            metadata |= {"version": challenger.version, "package": assignment.package, "digest": assignment.digest}
+        yield from gate(context, decision, metadata, CHECKS)
+
+    return asset
+
+
+def package_key(model: str, version: int) -> str:
+    """The pointer that says which package of a version was published last."""
+    return f"packages/{model}/{version}.json"
+
+
+def published(store: Store, model: str, version: int) -> tuple[Assignment, datetime]:
+    """The package of a version and when it was published. `NotFound` before its profile passed."""
+    pointer = store.pointer(package_key(model, version))
+    if pointer is None:
+        raise NotFound(f"{model} version {version} has no package: materialize its serving_profile")
+    found = json.loads(pointer.body)
+    return Assignment(version, found["package"], found["digest"]), datetime.fromisoformat(found["published_at"])
+
+
+def _rows(name: str, features: FeatureSet, count: int, store: Store, traffic: Traffic, as_of: datetime) -> pd.DataFrame:
+    """The latest complete rows that serving saw; before there is a log, the latest of the feature set."""
+    rows = traffic.answers(name, as_of - DAYS_OF_LOG, as_of)
+    if rows.empty:
+        rows = read(features, store, as_of - DAYS_OF_LOG, as_of, as_of)
+    complete = rows.dropna(subset=list(features.features))
+    return (complete if len(complete) else rows).tail(count).reset_index(drop=True)
+
+
+def _files(
+    name: str,
+    challenger: RegisteredVersion,
+    onnx: bytes,
+    features: FeatureSet,
+    probe: dict[str, Any],
+    decision: Decision,
+    lineage: Lineage,
+) -> dict[str, bytes]:
+    choice = decision.details["choice"]
+    snapshot = lineage.tags(name, challenger.version).get("dataset.digest", "")
+    ids = {"snapshot_digest": snapshot, "mlflow_run_id": challenger.run_id}
+    config = serving_config(name, features.features, choice, version=challenger.version, lineage=ids)
+    return package_files(
+        name,
+        challenger.version,
+        onnx,
+        render_config(config),
+        probe,
+        snapshot_digest=snapshot,
+        mlflow_run_id=challenger.run_id,
+        profile={"choice": choice, "decision": decision.digest},
+    )
+
+
+def _publish(store: Store, name: str, version: int, files: dict[str, bytes], signing_key: Path) -> Assignment:
+    with tempfile.TemporaryDirectory(prefix="trimtab-package-") as folder:
+        write_files(Path(folder), files)
+        sign(Path(folder), signing_key)
+        assignment = publish(store, name, version, Path(folder))
+    pointer = store.pointer(package_key(name, version))
+    body = json.dumps({**asdict(assignment), "published_at": datetime.now(UTC).isoformat()}).encode()
+    store.swap(package_key(name, version), body, pointer.etag if pointer else None)
+    return assignment
+
+
+def _table(points: list[Point]) -> str:
+    rows = [
+        f"| {p.instances} | {p.max_queue_delay_us} | {p.concurrency} "
+        f"| {p.throughput_per_s:.0f} | {p.p99_latency_ms:.2f} |"
+        for p in points
+    ]
+    head = ["| instances | queue delay µs | clients | requests/s | p99 ms |", "| ---: | ---: | ---: | ---: | ---: |"]
+    return "\n".join([*head, *rows])

@@ -1,0 +1,137 @@
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipelines.factory import partitions_by_cadence
+from pipelines.jobs import build_jobs
+from pipelines.sensors import build_drift_sensor, cooled_down
+from pipelines.spec import ModelSpec
+
+WEEKS = ["2024-01-05", "2024-01-12", "2024-01-19", "2024-01-26", "2024-02-02"]
+
+
+def spec(name: str = "churn", cooldown_hours: float = 0) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        description="Who leaves.",
+        owners=("team:growth",),
+        feature_set="customers",
+        features=Path("features.yaml"),
+        cadence="weekly",
+        start=datetime(2024, 1, 5, tzinfo=UTC),
+        cooldown_hours=cooldown_hours,
+    )
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as made:
+        yield made
+
+
+def report(
+    instance: dg.DagsterInstance,
+    partition: str,
+    *,
+    model: str = "churn",
+    check: str = "inputs",
+    passed: bool = False,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+) -> None:
+    """A drift check evaluation as the drift room's door reports it."""
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=dg.AssetKey([model, "drift_report"]),
+            check_name=check,
+            passed=passed,
+            severity=severity,
+            metadata={"partition": dg.MetadataValue.text(partition)},
+        )
+    )
+
+
+class Ticking:
+    """The sensor with its cursor kept between ticks, as the daemon keeps it."""
+
+    def __init__(self, instance: dg.DagsterInstance, *specs: ModelSpec) -> None:
+        self.instance = instance
+        self.cursor: str | None = None
+        self.sensor = build_drift_sensor(specs, partitions_by_cadence(specs), build_jobs(specs))
+
+    def tick(self) -> list[dg.RunRequest]:
+        context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        result = self.sensor(context)
+        assert isinstance(result, dg.SensorResult)
+        self.cursor = result.cursor
+        return list(result.run_requests or [])
+
+
+def test_a_failed_check_starts_the_loop_of_that_model_once(instance: dg.DagsterInstance) -> None:
+    ticking = Ticking(instance, spec())
+    assert ticking.tick() == []
+    report(instance, WEEKS[0])
+    (request,) = ticking.tick()
+    assert request.partition_key == WEEKS[0]
+    assert request.tags["model"] == "churn"
+    assert [key.path[1] for key in request.asset_selection or []] == [
+        "shadow_evaluation",
+        "candidate_model",
+        "serving_profile",
+        "canary_rollout",
+    ]
+    assert ticking.tick() == []
+
+
+@pytest.mark.parametrize("check", ["inputs", "harm"])
+def test_both_kinds_of_alarm_start_a_loop(instance: dg.DagsterInstance, check: str) -> None:
+    report(instance, WEEKS[0], check=check)
+    (request,) = Ticking(instance, spec()).tick()
+    assert request.tags["trigger"] == f"drift {check}"
+
+
+def test_silence_starts_nothing(instance: dg.DagsterInstance) -> None:
+    report(instance, WEEKS[0], severity=dg.AssetCheckSeverity.WARN)
+    report(instance, WEEKS[0], check="harm", passed=True)
+    report(instance, WEEKS[0], check="schema")
+    assert Ticking(instance, spec()).tick() == []
+
+
+def test_each_model_gets_a_run_of_its_own(instance: dg.DagsterInstance) -> None:
+    report(instance, WEEKS[0], model="churn")
+    report(instance, WEEKS[1], model="fraud")
+    requests = Ticking(instance, spec("churn"), spec("fraud")).tick()
+    assert {request.tags["model"]: request.partition_key for request in requests} == {
+        "churn": WEEKS[0],
+        "fraud": WEEKS[1],
+    }
+
+
+def test_an_alarm_within_the_cooldown_waits_and_a_later_one_starts(instance: dg.DagsterInstance) -> None:
+    ticking = Ticking(instance, spec(cooldown_hours=10 * 24))
+    report(instance, WEEKS[0])
+    assert len(ticking.tick()) == 1
+    report(instance, WEEKS[1])
+    assert ticking.tick() == []
+    report(instance, WEEKS[2])
+    (request,) = ticking.tick()
+    assert request.partition_key == WEEKS[2]
+
+
+def test_no_second_loop_starts_while_one_runs(instance: dg.DagsterInstance) -> None:
+    ticking = Ticking(instance, spec())
+    run = dg.DagsterRun(job_name="improve_weekly", tags={"model": "churn"}, status=dg.DagsterRunStatus.STARTED)
+    instance.add_run(run)
+    report(instance, WEEKS[0])
+    assert ticking.tick() == []
+    instance.delete_run(run.run_id)
+    assert len(ticking.tick()) == 1
+
+
+def test_cooldown_is_counted_in_the_datas_own_time() -> None:
+    last = datetime(2024, 1, 12, tzinfo=UTC)
+    assert cooled_down(None, last, timedelta(days=365))
+    assert not cooled_down(last.isoformat(), last + timedelta(days=9), timedelta(days=10))
+    assert cooled_down(last.isoformat(), last + timedelta(days=10), timedelta(days=10))

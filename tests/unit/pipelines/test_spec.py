@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+
+from pipelines.factory import partitions_by_cadence
+from pipelines.spec import load_spec, load_specs
+from resources.errors import SpecError
+
+GOOD = """
+name: churn
+description: Who leaves.
+owners: ["team:growth"]
+feature_set: customers
+cadence: weekly
+start: 2024-01-05T00:00:00Z
+"""
+
+
+def written(folder: Path, text: str, name: str = "churn") -> Path:
+    file = folder / name / "model.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "remedy"),
+    [
+        ("name: churn|name: Churn!", "name", "match pattern"),
+        ("cadence: weekly|cadence: fortnightly", "cadence", "hourly"),
+        ("start: 2024-01-05T00:00:00Z|start: 2024-01-05T00:00:00", "start", "has no time zone"),
+        ('owners: ["team:growth"]|owners: [growth]', "owners", "neither 'team:NAME' nor an e-mail"),
+        ("feature_set: customers|feature_sets: customers", "feature_set", "is missing: add it"),
+        ("cadence: weekly|cadence: weekly\ncolour: red", "colour", "is no field of a spec"),
+        ("cadence: weekly|cadence: weekly\ndrift: {alpha: 2}", "drift.alpha", "less than 1"),
+        ("cadence: weekly|cadence: weekly\ncanary: {ladder: [5, 1, 100]}", "canary", "ladder"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_file_value_and_remedy(
+    tmp_path: Path, change: str, field: str, remedy: str
+) -> None:
+    before, after = change.split("|")
+    file = written(tmp_path, GOOD.replace(before, after))
+    with pytest.raises(SpecError) as caught:
+        load_spec(file)
+    assert caught.value.field == field
+    assert str(file) in str(caught.value)
+    assert remedy in str(caught.value)
+
+
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="must be a mapping"):
+        load_spec(written(tmp_path, "- just\n- a list\n"))
+
+
+def test_two_models_of_one_name_are_refused(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, "one")
+    written(tmp_path, GOOD, "two")
+    with pytest.raises(SpecError, match="used by two models"):
+        load_specs(tmp_path)
+
+
+def test_paths_start_at_the_specs_own_folder(tmp_path: Path) -> None:
+    spec = load_spec(written(tmp_path, GOOD))
+    assert spec.recipe == tmp_path / "churn" / "recipe.py"
+    assert spec.features == tmp_path / "churn" / "features.yaml"
+
+
+def test_a_weekly_partition_ends_on_the_weekday_the_model_starts_on(tmp_path: Path) -> None:
+    spec = load_spec(written(tmp_path, GOOD))
+    partitions = partitions_by_cadence([spec])["weekly"]
+    window = partitions.time_window_for_partition_key("2024-01-12")
+    assert (window.start.day, window.end.day) == (12, 19)
+
+
+def test_weekly_models_of_two_weekdays_are_refused(tmp_path: Path) -> None:
+    friday = load_spec(written(tmp_path, GOOD, "one"))
+    monday = load_spec(written(tmp_path, GOOD.replace("churn", "fraud").replace("01-05", "01-08"), "two"))
+    with pytest.raises(SpecError, match="share one weekday"):
+        partitions_by_cadence([friday, monday])
+
+
+def test_the_flights_model_loads() -> None:
+    (spec,) = load_specs(Path(__file__).parents[3] / "pipelines" / "models")
+    assert spec.name == "flight_delay"
+    assert spec.start.weekday() == 4
