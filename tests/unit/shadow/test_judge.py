@@ -121,12 +121,12 @@ def test_the_minimum_detectable_gain_is_found_about_four_times_in_five() -> None
     assert 0.65 < found / runs < 0.95
 
 
-def slight_gain() -> np.ndarray:
+def slight_gain() -> Any:
     """Fourteen days, mean .02, spread about .05."""
     return 0.02 + 0.05 * np.cos(np.arange(14) * 2.4)
 
 
-def from_differences(by_day: np.ndarray, a_day: int) -> pd.DataFrame:
+def from_differences(by_day: Any, a_day: int) -> pd.DataFrame:
     """Requests whose Brier difference is exactly the given one on each day: label 0, champion's square minus d."""
     n = len(by_day) * a_day
     d = np.repeat(by_day, a_day)

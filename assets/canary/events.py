@@ -1,0 +1,63 @@
+"""What can happen to a rollout."""
+
+from dataclasses import dataclass
+
+from assets.canary.guards import Look
+from assets.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Every replica of the challenger's pool reported the package ready and its probe answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The challenger can't be loaded, or answers its probe wrongly."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsConfirmed:
+    """The gateway serves what `weights` and `mirror` ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsFailed:
+    """The gateway did not take or did not confirm them."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSeen:
+    """Copies answered since mirroring began, in all: the challenger's, and the champion's on the same requests."""
+
+    success: int = 0
+    fail: int = 0
+    champion_success: int = 0
+    champion_fail: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What ended since the last look, under weights that were confirmed before it began."""
+
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Somebody, or something that is no guard, ends the rollout: an operator, a crashed challenger."""
+
+    reason: str
+    verdict: Verdict = Verdict.INCONCLUSIVE
+
+
+Event = Loaded | LoadFailed | WeightsConfirmed | WeightsFailed | MirrorSeen | Observed | Tick | Abort

@@ -1,0 +1,138 @@
+"""The record of a rollout: what every guard saw, what it proved, and whether it was enough."""
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from assets.canary.eprocess import detectable_ratio
+from assets.canary.guards import Guards, evidence, last, trace
+from assets.canary.rollout import Phase, Rollout
+from assets.canary.settings import MIRROR, CanarySettings
+from assets.canary.step import mirror_budget
+from assets.decision import Decision, Evidence
+from assets.verdict import Verdict
+
+
+def judge(rollout: Rollout, as_of: datetime, inputs: Mapping[str, str]) -> Decision:
+    """PASS exactly when promoted. FAIL: a guard fired. INCONCLUSIVE: time ran out, or it still runs. ERROR: broken.
+
+    The evidence is computed from the looks in the rollout, so `judge(Rollout.from_dict(details["rollout"]), ...)` of a
+    kept record says the same again.
+    """
+    if rollout.first_release:
+        found: tuple[Evidence, ...] = (_outcome(rollout),)
+    else:
+        guards = evidence(rollout.guards, rollout.settings)
+        found = (_mirror(rollout), *guards, _enough(rollout), _outcome(rollout))
+    return Decision(rollout.model, "canary", as_of, found[-1].why, found, inputs, _details(rollout))
+
+
+def _mirror(rollout: Rollout) -> Evidence:
+    settings, seen = rollout.settings, rollout.mirrored
+    if settings.ladder[0] != MIRROR:
+        return Evidence("mirror", Verdict.PASS, "the ladder has no mirror rung")
+    total = seen.success + seen.fail
+    why = f"{seen.fail} of {total} copies failed ({settings.mirror_requests} were asked for)"
+    budget = mirror_budget(seen, settings)
+    if seen.fail > budget:
+        return Evidence("mirror", Verdict.FAIL, why, seen.fail, budget)
+    verdict = Verdict.PASS if total >= settings.mirror_requests else Verdict.INCONCLUSIVE
+    return Evidence("mirror", verdict, why, seen.fail, budget)
+
+
+def _enough(rollout: Rollout) -> Evidence:
+    """Did the canary see enough: every rung its requests?"""
+    settings, seen = rollout.settings, rollout.guards.by_share()
+    reached = [p for p in settings.percents if p / 100 in seen and seen[p / 100].requests >= settings.requests_per_rung]
+    percents = settings.percents
+    why = (
+        f"{len(reached)} of {len(percents)} rungs had their {settings.requests_per_rung} requests; "
+        f"{rollout.guards.canary_requests} reached the challenger; {_detectable_sentence(rollout)}"
+    )
+    verdict = Verdict.PASS if len(reached) == len(percents) else Verdict.INCONCLUSIVE
+    return Evidence("enough", verdict, why, len(reached), len(percents))
+
+
+def _outcome(rollout: Rollout) -> Evidence:
+    if rollout.phase is Phase.PROMOTED:
+        return Evidence("rollout", Verdict.PASS, f"version {rollout.version} is promoted: {rollout.reason}")
+    if rollout.verdict is None:
+        return Evidence("rollout", Verdict.INCONCLUSIVE, f"version {rollout.version} is {rollout.phase}")
+    doing = "is rolled back" if rollout.phase is Phase.ROLLED_BACK else "is being rolled back"
+    return Evidence("rollout", _ended(rollout), f"version {rollout.version} {doing}: {rollout.reason}")
+
+
+def _ended(rollout: Rollout) -> Verdict:
+    return Verdict.INCONCLUSIVE if rollout.verdict is None else rollout.verdict
+
+
+def detectable(guards: Guards, settings: CanarySettings) -> dict[str, float | None]:
+    """Smallest ratio to the champion's rate that the requests seen so far would have shown, on average, by guard."""
+    found: dict[str, float | None] = {}
+    for name, tolerance, alpha, max_rate in (
+        ("errors", settings.tolerance_errors, settings.alpha_errors, settings.max_error_rate),
+        ("slow", settings.tolerance_slow, settings.alpha_slow, settings.max_slow_rate),
+    ):
+        champion = sum(look.baseline_requests for look in guards.looks)
+        events = sum(getattr(look, f"baseline_{name}") for look in guards.looks)
+        # Without a single event the rate is not zero but unknown: half an event stands for it.
+        rate = max(events, 0.5) / champion if champion else max_rate
+        compared = [look for look in guards.by_share().values() if 0 < look.share < 1]
+        total = sum(look.requests for look in compared)
+        share = sum(look.share * look.requests for look in compared) / total if total else 0.0
+        found[name] = detectable_ratio(rate, share, total, tolerance, alpha)
+    return found
+
+
+def _detectable_sentence(rollout: Rollout) -> str:
+    said = [
+        f"{name} {ratio:.1f} times as frequent" if ratio else f"no increase of {name}"
+        for name, ratio in detectable(rollout.guards, rollout.settings).items()
+    ]
+    return f"these would have shown {' and '.join(said)}"
+
+
+def _details(rollout: Rollout) -> dict[str, Any]:
+    settings, logs = rollout.settings, last(rollout.guards, rollout.settings)
+    bounds = {
+        "errors": settings.alpha_errors,
+        "slow": settings.alpha_slow,
+        "sample_ratio": settings.alpha_sample_ratio,
+        "errors_safe": settings.alpha_non_inferiority,
+        "slow_safe": settings.alpha_non_inferiority,
+    }
+    rungs = [
+        {
+            "percent": round(100 * look.share),
+            "seconds": round(look.seconds, 3),
+            "challenger": {"requests": look.canary_requests, "errors": look.canary_errors, "slow": look.canary_slow},
+            "champion": {
+                "requests": look.baseline_requests,
+                "errors": look.baseline_errors,
+                "slow": look.baseline_slow,
+            },
+        }
+        for look in rollout.guards.by_share().values()
+    ]
+    return {
+        "rungs": rungs,
+        "log_e": {name: {"value": logs[name], "bound": math.log(1 / alpha)} for name, alpha in bounds.items()},
+        "path": {
+            "requests": _running_requests(rollout.guards),
+            "percent": [round(100 * look.share) for look in rollout.guards.looks],
+            **{name: values.tolist() for name, values in trace(rollout.guards, settings).items()},
+        },
+        "detectable_ratio": detectable(rollout.guards, settings),
+        "slow_ms": rollout.slow_ms,
+        "seconds": (rollout.phase_at - rollout.started_at).total_seconds(),
+        "rollout": rollout.to_dict(),
+    }
+
+
+def _running_requests(guards: Guards) -> list[int]:
+    total, running = 0, []
+    for look in guards.looks:
+        total += look.requests
+        running.append(total)
+    return running

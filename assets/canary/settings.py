@@ -1,0 +1,91 @@
+"""How a rollout climbs, what it guards, and how long it waits: the part of the spec about going live."""
+
+from itertools import pairwise
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Rung = Literal["mirror"] | int
+MIRROR: Literal["mirror"] = "mirror"
+LADDER: tuple[Rung, ...] = (MIRROR, 1, 5, 25, 50, 100)
+
+
+class CanarySettings(BaseModel):
+    """Defaults: statistics of design section 4. A rollout keeps the settings it began with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ladder: tuple[Rung, ...] = Field(
+        default=LADDER,
+        min_length=1,
+        description="Rungs in percent of traffic; 'mirror' may come first, rungs rise, the last is 100.",
+    )
+    mirror_requests: int = Field(default=200, ge=1, description="Copies the challenger answers before clients see it.")
+    requests_per_rung: int = Field(default=1000, ge=1, description="Requests, both pools together, before the next.")
+
+    alpha_errors: float = Field(default=0.02, gt=0, lt=0.5, description="Chance of a false rollback by errors.")
+    alpha_slow: float = Field(default=0.015, gt=0, lt=0.5, description="Chance of a false rollback by slow requests.")
+    alpha_sample_ratio: float = Field(
+        default=0.01, gt=0, lt=0.5, description="Chance to call a correct traffic split broken."
+    )
+    alpha_non_inferiority: float = Field(
+        default=0.02, gt=0, lt=0.5, description="Chance, per guard, to promote a challenger that is worse than allowed."
+    )
+    tolerance_errors: float = Field(
+        default=0.5, ge=0, description="Errors may be this much more frequent than the champion's: 0.5 is half again."
+    )
+    tolerance_slow: float = Field(
+        default=1.0, ge=0, description="The same for slow requests, wider: each pool has bursts of its own."
+    )
+    non_inferiority_tolerance: float = Field(
+        default=0.5, gt=0, description="Promotion excludes errors this much more frequent than the champion's."
+    )
+    non_inferiority_tolerance_slow: float = Field(
+        default=1.0, gt=0, description="Promotion excludes slow requests this much more frequent than the champion's."
+    )
+    max_error_rate: float = Field(
+        default=0.005, gt=0, lt=1, description="An error rate proven to be below this is fine whatever the champion's."
+    )
+    max_slow_rate: float = Field(
+        default=0.05, gt=0, lt=1, description="A share of slow requests proven to be below this is fine likewise."
+    )
+    slow_ms: float = Field(
+        default=50.0, gt=0, description="Requests are slow above this, or above the champion's p95 if higher."
+    )
+
+    kill_share: float = Field(
+        default=0.2, gt=0, le=1, description="Error share, in excess of the champion's, that ends a rollout at once."
+    )
+    kill_window_s: float = Field(default=30.0, gt=0, le=300, description="Seconds over which that share is taken.")
+    kill_requests: int = Field(default=50, ge=1, description="Fewer challenger requests than this kill nothing.")
+
+    load_deadline_s: float = Field(default=120.0, gt=0, description="Seconds to load and probe the challenger.")
+    rung_deadline_s: float = Field(default=120.0, gt=0, description="Seconds a rung may take before it is given up.")
+    hold_deadline_s: float = Field(
+        default=300.0, gt=0, description="Seconds to wait on the last partial rung for proof that nothing is worse."
+    )
+    rollback_deadline_s: float = Field(
+        default=30.0, gt=0, description="Seconds after which an unconfirmed rollback is an alert; it is tried on."
+    )
+    lease_s: float = Field(default=30.0, gt=0, description="Seconds a driver that fell silent keeps its rollout.")
+    rollback_window_hours: float = Field(
+        default=24.0, ge=0, description="Hours the old version stays warm: rollback is one weight change."
+    )
+
+    @model_validator(mode="after")
+    def _ladder_rises_to_100(self) -> Self:
+        percents = self.percents
+        if MIRROR in self.ladder[1:]:
+            raise ValueError(f"ladder = {list(self.ladder)}: 'mirror' can only be the first rung")
+        if not percents or percents[-1] != 100 or percents[0] < 1:
+            raise ValueError(f"ladder = {list(self.ladder)}: rungs are 1 to 100 percent and the last one is 100")
+        if any(low >= high for low, high in pairwise(percents)):
+            raise ValueError(f"ladder = {list(self.ladder)}: each rung must be higher than the one before")
+        if len(percents) < 2:
+            raise ValueError(f"ladder = {list(self.ladder)}: a rung below 100 is needed to compare with the champion")
+        return self
+
+    @property
+    def percents(self) -> tuple[int, ...]:
+        """The rungs that carry traffic."""
+        return tuple(rung for rung in self.ladder if isinstance(rung, int))

@@ -1,0 +1,145 @@
+"""One function, state x event -> state.
+
+LOADING -> MIRRORING -> ADVANCING (rung by rung) -> HOLDING (until harmlessness is proven) -> PROMOTING -> PROMOTED
+   any of them -> ROLLING_BACK -> ROLLED_BACK
+
+A first release has no champion to compare with: LOADING -> PROMOTING -> PROMOTED.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from assets.canary.events import (
+    Abort,
+    Event,
+    Loaded,
+    LoadFailed,
+    MirrorSeen,
+    Observed,
+    WeightsConfirmed,
+    WeightsFailed,
+)
+from assets.canary.guards import Look, evidence, safe
+from assets.canary.rollout import Phase, Rollout, noted, overdue, share
+from assets.canary.settings import MIRROR, CanarySettings
+from assets.verdict import Verdict
+
+
+def step(rollout: Rollout, event: Event, now: datetime) -> Rollout:
+    """The next state. Total: an event that makes no sense in a state leaves it as it is; an end never changes.
+
+    A phase that outlives its deadline is rolled back as INCONCLUSIVE, whatever the event, unless that event ends it.
+    """
+    if rollout.ended:
+        return rollout
+    after = _handled(rollout, event, now)
+    stuck = (after.phase, after.rung) == (rollout.phase, rollout.rung)
+    if stuck and after.phase is not Phase.ROLLING_BACK and overdue(rollout, now):
+        waited = (now - rollout.phase_at).total_seconds()
+        return _rolling_back(after, now, Verdict.INCONCLUSIVE, f"{_waiting(after)} after {waited:.0f} s")
+    return after
+
+
+def _handled(rollout: Rollout, event: Event, now: datetime) -> Rollout:
+    match event, rollout.phase:
+        case WeightsConfirmed(), Phase.ROLLING_BACK:
+            return _entered(rollout, Phase.ROLLED_BACK, now, f"rolled back: {rollout.reason}")
+        case _, Phase.ROLLING_BACK:
+            return rollout
+        case Abort(reason, verdict), _:
+            return _rolling_back(rollout, now, verdict, reason)
+        case WeightsFailed(reason), _:
+            return _rolling_back(rollout, now, Verdict.ERROR, f"the gateway did not take the weights: {reason}")
+        case LoadFailed(reason), Phase.LOADING:
+            return _rolling_back(rollout, now, Verdict.FAIL, f"the challenger does not load: {reason}")
+        case Loaded(), Phase.LOADING:
+            return _climbed(rollout, now)
+        case WeightsConfirmed(), Phase.PROMOTING if rollout.first_release:
+            promoted = replace(rollout, confirmed=True, verdict=Verdict.PASS, reason="first release: loaded and probed")
+            return _entered(promoted, Phase.PROMOTED, now, "promoted: the first release")
+        case WeightsConfirmed(), Phase.MIRRORING | Phase.ADVANCING | Phase.HOLDING | Phase.PROMOTING:
+            return rollout if rollout.confirmed else replace(rollout, confirmed=True)
+        case MirrorSeen(), Phase.MIRRORING if rollout.confirmed:
+            return _mirrored(rollout, event, now)
+        case Observed(look), Phase.ADVANCING | Phase.HOLDING | Phase.PROMOTING if _counts(rollout, look):
+            return _judged(replace(rollout, guards=rollout.guards.update(look)), now)
+        case _:
+            return rollout
+
+
+def _counts(rollout: Rollout, look: Look) -> bool:
+    return rollout.confirmed and not rollout.first_release and look.share == share(rollout)
+
+
+def _mirrored(rollout: Rollout, seen: MirrorSeen, now: datetime) -> Rollout:
+    """A screen, not a test: failures of copies beyond the error budget, and beyond what the champion fails too."""
+    rollout, settings = replace(rollout, mirrored=seen), rollout.settings
+    total, budget = seen.success + seen.fail, mirror_budget(seen, settings)
+    if seen.fail > budget:
+        reason = f"mirror: {seen.fail} of {total} copies failed, at most {budget:.0f} may"
+        return _rolling_back(rollout, now, Verdict.FAIL, reason)
+    return _climbed(rollout, now) if total >= settings.mirror_requests else rollout
+
+
+def mirror_budget(seen: MirrorSeen, settings: CanarySettings) -> float:
+    """Copies that may fail: max_error_rate of those asked for, and what the champion's failures excuse."""
+    asked = max(seen.success + seen.fail, settings.mirror_requests)
+    return settings.max_error_rate * asked + (1 + settings.tolerance_errors) * seen.champion_fail
+
+
+def _judged(rollout: Rollout, now: datetime) -> Rollout:
+    """After a look: roll back on any guard, else climb once the rung has had its requests and its proof."""
+    for item in evidence(rollout.guards, rollout.settings, forecast=False):
+        if item.verdict is Verdict.FAIL:
+            return _rolling_back(rollout, now, Verdict.FAIL, item.why)
+    if rollout.rung_requests < rollout.settings.requests_per_rung:
+        return rollout
+    next_is_all = rollout.rung + 2 >= len(rollout.settings.ladder)
+    if next_is_all and not safe(rollout.guards, rollout.settings):
+        if rollout.phase is Phase.ADVANCING:
+            held = _entered(rollout, Phase.HOLDING, now, "holding until harmlessness is proven")
+            return replace(held, confirmed=True)
+        return rollout
+    return _climbed(rollout, now)
+
+
+def _climbed(rollout: Rollout, now: datetime) -> Rollout:
+    """The next rung, or the end of the ladder."""
+    ladder = rollout.settings.ladder
+    if rollout.phase is Phase.PROMOTING:
+        promoted = replace(rollout, verdict=Verdict.PASS, reason="no guard fired and harmlessness is proven")
+        return _entered(promoted, Phase.PROMOTED, now, f"promoted version {rollout.version}")
+    rung = len(ladder) - 1 if rollout.first_release else rollout.rung + 1
+    if ladder[rung] == MIRROR:
+        return _entered(replace(rollout, rung=rung), Phase.MIRRORING, now, "mirroring: copies only")
+    phase = Phase.PROMOTING if ladder[rung] == 100 else Phase.ADVANCING
+    return _entered(replace(rollout, rung=rung), phase, now, f"{ladder[rung]} % to {rollout.challenger_pool}")
+
+
+def _rolling_back(rollout: Rollout, now: datetime, verdict: Verdict, reason: str) -> Rollout:
+    return _entered(
+        replace(rollout, verdict=max(verdict, Verdict.INCONCLUSIVE), reason=reason),
+        Phase.ROLLING_BACK,
+        now,
+        f"{verdict.name}: {reason}",
+    )
+
+
+def _entered(rollout: Rollout, phase: Phase, now: datetime, note: str) -> Rollout:
+    return noted(replace(rollout, phase=phase, phase_at=now, confirmed=False), now, note)
+
+
+def _waiting(rollout: Rollout) -> str:
+    match rollout.phase:
+        case Phase.LOADING:
+            return "the challenger is not loaded"
+        case Phase.MIRRORING if rollout.confirmed:
+            seen = rollout.mirrored.success + rollout.mirrored.fail
+            return f"{seen} of {rollout.settings.mirror_requests} copies were answered"
+        case Phase.HOLDING:
+            return f"harmlessness is not proven, {rollout.guards.canary_requests} challenger requests seen,"
+        case Phase.ADVANCING | Phase.PROMOTING if rollout.confirmed:
+            needed = rollout.settings.requests_per_rung
+            return f"{rollout.rung_requests} of {needed} requests came at {100 * share(rollout):.0f} %"
+        case _:
+            return "the gateway has not confirmed the weights"
