@@ -124,7 +124,8 @@ def _build(home: Path, servers: Path, definitions: str, flat: Mapping[str, int])
         BUCKET,
         _s3_environment(keys),
         addresses.url("s3", "api"),
-        after=(postgres.NAME, s3.NAME),
+        # Its slow start need not wait for S3, which holds artifacts only.
+        after=(postgres.NAME,),
     )
     return [
         postgres.part(servers, home, ports["postgres"], keys, (dagster.DATABASE, mlflow.DATABASE)),
