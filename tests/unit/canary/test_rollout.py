@@ -98,6 +98,12 @@ silence = st.one_of(
 )
 schedule = st.lists(st.tuples(st.one_of(events, healthy), st.sampled_from([0, 0, 0, 1, 20, 400])), max_size=40)
 champions = st.sampled_from([None, (1, "blue")])
+starts = st.one_of(
+    champions.map(fresh),
+    st.sampled_from([Phase.MIRRORING, Phase.ADVANCING, Phase.HOLDING, Phase.PROMOTING]).map(
+        lambda phase: climb(fresh(requests_per_rung=100), phase)
+    ),
+)
 
 
 def play(rollout: Rollout, plan: list[tuple[Event, int]]) -> tuple[Rollout, datetime]:
@@ -109,37 +115,33 @@ def play(rollout: Rollout, plan: list[tuple[Event, int]]) -> tuple[Rollout, date
 
 
 @LAW
-@given(champions, schedule)
-def test_whatever_happens_all_traffic_ends_on_one_model(
-    champion: tuple[int, str] | None, plan: list[tuple[Event, int]]
-) -> None:
-    rollout, now = play(fresh(champion), plan)
+@given(starts, schedule)
+def test_whatever_happens_all_traffic_ends_on_one_model(start: Rollout, plan: list[tuple[Event, int]]) -> None:
+    rollout, now = play(start, plan)
     for _ in range(3):  # whoever drives it: time passes, and the gateway confirms in the end
         rollout = walk(rollout, Tick(), at=now + timedelta(days=1))
         rollout = walk(rollout, WeightsConfirmed(), at=now + timedelta(days=1))
     assert rollout.ended
-    old = {} if champion is None else {"blue": 100}
+    old = {} if start.first_release else {"blue": 100}
     assert weights(rollout) == ({"green": 100} if rollout.phase is Phase.PROMOTED else old)
     assert mirror(rollout) is None
 
 
 @LAW
-@given(champions, schedule)
-def test_at_every_moment_the_weights_are_whole(champion: tuple[int, str] | None, plan: list[tuple[Event, int]]) -> None:
-    rollout, now = fresh(champion), NOW
+@given(starts, schedule)
+def test_at_every_moment_the_weights_are_whole(start: Rollout, plan: list[tuple[Event, int]]) -> None:
+    rollout, now = start, NOW
     for event, seconds in plan:
         now += timedelta(seconds=seconds)
         rollout = step(rollout, event, now)
-        assert sum(weights(rollout).values()) == 100 or (champion is None and weights(rollout) == {})
+        assert sum(weights(rollout).values()) == 100 or (start.first_release and weights(rollout) == {})
         assert min(weights(rollout).values(), default=1) > 0
 
 
 @LAW
-@given(champions, schedule, st.lists(events, max_size=8))
-def test_an_end_never_changes(
-    champion: tuple[int, str] | None, plan: list[tuple[Event, int]], more: list[Event]
-) -> None:
-    rollout, now = play(fresh(champion), plan)
+@given(starts, schedule, st.lists(events, max_size=8))
+def test_an_end_never_changes(start: Rollout, plan: list[tuple[Event, int]], more: list[Event]) -> None:
+    rollout, now = play(start, plan)
     ended = walk(rollout, Abort("enough"), WeightsConfirmed(), at=now)
     assert ended.ended
     assert walk(ended, *more, at=now + timedelta(days=9)) is ended
@@ -165,11 +167,9 @@ def test_silence_never_promotes(plan: list[tuple[Event, int]]) -> None:
 
 
 @LAW
-@given(champions, schedule)
-def test_a_rollout_survives_a_round_trip_through_json(
-    champion: tuple[int, str] | None, plan: list[tuple[Event, int]]
-) -> None:
-    rollout, now = play(fresh(champion), plan)
+@given(starts, schedule)
+def test_a_rollout_survives_a_round_trip_through_json(start: Rollout, plan: list[tuple[Event, int]]) -> None:
+    rollout, now = play(start, plan)
     rollout = claim(rollout, "run-1", now) or rollout
     again = Rollout.from_dict(json.loads(json.dumps(rollout.to_dict(), allow_nan=False)))
     assert again == rollout
@@ -177,9 +177,9 @@ def test_a_rollout_survives_a_round_trip_through_json(
 
 
 @LAW
-@given(champions, schedule)
-def test_a_record_replays_to_the_same_verdict(champion: tuple[int, str] | None, plan: list[tuple[Event, int]]) -> None:
-    rollout, now = play(fresh(champion), plan)
+@given(starts, schedule)
+def test_a_record_replays_to_the_same_verdict(start: Rollout, plan: list[tuple[Event, int]]) -> None:
+    rollout, now = play(start, plan)
     decision = judge(rollout, now, {"package": "x"})
     kept = json.loads(decision.to_json())
     again = judge(Rollout.from_dict(kept["details"]["rollout"]), now, {"package": "x"})
@@ -187,11 +187,9 @@ def test_a_record_replays_to_the_same_verdict(champion: tuple[int, str] | None, 
 
 
 @LAW
-@given(champions, schedule)
-def test_the_verdict_is_pass_exactly_when_promoted(
-    champion: tuple[int, str] | None, plan: list[tuple[Event, int]]
-) -> None:
-    rollout, now = play(fresh(champion), plan)
+@given(starts, schedule)
+def test_the_verdict_is_pass_exactly_when_promoted(start: Rollout, plan: list[tuple[Event, int]]) -> None:
+    rollout, now = play(start, plan)
     assert (judge(rollout, now, {}).verdict is Verdict.PASS) == (rollout.phase is Phase.PROMOTED)
 
 
