@@ -133,7 +133,6 @@ def _choice(chosen: Point, settings: ProfileSettings) -> dict[str, Any]:
         "max_queue_delay_us": chosen.max_queue_delay_us,
         "max_batch_size": settings.max_batch_size,
         "max_queue_size": settings.max_queue_size,
-        "queue_timeout_us": settings.queue_timeout_us,
         "intra_op_threads": settings.intra_op_threads,
         "throughput_per_s": chosen.throughput_per_s,
         "p99_latency_ms": chosen.p99_latency_ms,

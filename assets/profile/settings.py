@@ -15,8 +15,9 @@ class ProfileSettings(BaseModel):
     )
     concurrency: int = Field(4, ge=1, le=256, description="Clients that ask at the same time while measured.")
     max_batch_size: int = Field(64, ge=1, le=4096, description="Most rows Triton runs at once.")
-    max_queue_size: int = Field(256, ge=1, le=100_000, description="Requests that may wait; more are told 503.")
-    queue_timeout_us: int = Field(200_000, ge=1_000, description="Longest wait of a request before it is told 503.")
+    max_queue_size: int = Field(
+        256, ge=1, le=100_000, description="Requests that may wait; more are told 503. Holds from two instances on."
+    )
     intra_op_threads: int = Field(1, ge=1, le=64, description="Threads of one instance within one run.")
     min_gain: float = Field(
         0.10, ge=0, lt=1, description="Least relative gain in throughput worth leaving the default for, if no noise."
