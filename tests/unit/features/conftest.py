@@ -32,4 +32,5 @@ def flights() -> FeatureSet:
 
 @pytest.fixture(scope="session")
 def flights_of_2013() -> pd.DataFrame:
-    return raw_tables()["flights"].to_pandas()
+    frame: pd.DataFrame = raw_tables()["flights"].to_pandas()
+    return frame

@@ -79,10 +79,9 @@ def as_known(rows: list[dict[str, Any]], start: int, end: int, as_of: int) -> li
 
 
 def plain(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
-    return [
-        (row.entity, (row.event_time - ORIGIN) // timedelta(hours=1), row.value, None if pd.isna(row.bought) else 1.0)
-        for row in frame.itertuples()
-    ]
+    hours = (frame["event_time"] - pd.Timestamp(ORIGIN)) // pd.Timedelta(hours=1)
+    labels = frame["bought"].astype(object).where(frame["bought"].notna(), None)
+    return list(zip(frame["entity"], hours, frame["value"], labels, strict=True))
 
 
 @settings(max_examples=60, deadline=None)
@@ -115,9 +114,10 @@ def test_the_order_of_the_source_changes_nothing(rows: list[dict[str, Any]], ran
 
 def test_a_label_that_is_out_hides_its_instant_too() -> None:
     store = stored([{"id": "a", "at": 1, "known": 1, "value": 5, "late": 10}])
-    (row,) = read(visits(), store, hour(0), hour(5), hour(5)).itertuples()
-    assert pd.isna(row.bought)
-    assert pd.isna(row.label_known_at)
+    frame = read(visits(), store, hour(0), hour(5), hour(5))
+    assert len(frame) == 1
+    assert frame["bought"].isna().all()
+    assert frame["label_known_at"].isna().all()
 
 
 def test_columns_and_dtypes_do_not_depend_on_the_rows() -> None:

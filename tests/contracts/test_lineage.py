@@ -1,0 +1,120 @@
+"""What lineage promises to every room, held against the fake and against a real MLflow server."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from resources.errors import LineageError
+from resources.lineage import Lineage, RegisteredVersion
+from tests.fakes_lineage import MemoryLineage
+from tests.mlflow_server import running_mlflow
+from tests.serving_stack import tiny_onnx
+
+NAMES = (f"model_{number}" for number in itertools.count())
+
+
+@dataclass
+class Case:
+    lineage: Lineage | MemoryLineage
+    break_it: Callable[[], None]
+
+
+@pytest.fixture(scope="module", params=["fake", pytest.param("mlflow", marks=pytest.mark.integration)])
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    if request.param == "fake":
+        fake = MemoryLineage()
+        yield Case(fake, lambda: setattr(fake, "down", True))
+        return
+    with running_mlflow(tmp_path_factory.mktemp("mlflow")) as (url, stop):
+        yield Case(Lineage(url), stop)
+
+
+@pytest.fixture
+def lineage(case: Case) -> Lineage | MemoryLineage:
+    return case.lineage
+
+
+@pytest.fixture
+def model() -> str:
+    return next(NAMES)
+
+
+def register(lineage: Lineage | MemoryLineage, model: str, bias: float = 0.0, run: str = "d1") -> RegisteredVersion:
+    return lineage.register(
+        model,
+        tiny_onnx(bias),
+        dagster_run_id=run,
+        snapshot_digest="ab" * 32,
+        snapshot_uri="features/flights/1/ab.parquet",
+        params={"seed": "7"},
+        metrics={"auc": 0.7},
+        artifacts={"plots/roc.png": b"png"},
+        tags={"as_of": "2013-02-01T00:00:00+00:00", "source": "trimtab"},
+    )
+
+
+def test_an_unknown_model_has_no_champion(lineage: Lineage | MemoryLineage, model: str) -> None:
+    assert lineage.version_of(model, "champion") is None
+
+
+def test_versions_count_from_one_and_give_their_bytes_back(lineage: Lineage | MemoryLineage, model: str) -> None:
+    first, second = register(lineage, model), register(lineage, model, bias=1.0, run="d2")
+    assert (first.version, second.version) == (1, 2)
+    assert first.run_id != second.run_id
+    assert lineage.onnx(model, 1) == tiny_onnx()
+    assert lineage.onnx(model, 2) == tiny_onnx(1.0)
+
+
+def test_a_retry_of_the_same_run_registers_nothing_new(lineage: Lineage | MemoryLineage, model: str) -> None:
+    first = register(lineage, model)
+    assert register(lineage, model) == first
+    assert register(lineage, model, run="d2").version == 2
+    assert register(lineage, model, bias=2.0).version == 3
+
+
+def test_aliases_move_and_are_none_until_set(lineage: Lineage | MemoryLineage, model: str) -> None:
+    first, second = register(lineage, model), register(lineage, model, bias=1.0)
+    assert lineage.version_of(model, "champion") is None
+    lineage.set_alias(model, "champion", 1)
+    lineage.set_alias(model, "challenger", 2)
+    assert lineage.version_of(model, "champion") == first
+    assert lineage.version_of(model, "challenger") == second
+    lineage.set_alias(model, "champion", 2)
+    assert lineage.version_of(model, "champion") == second
+
+
+def test_a_version_names_its_run_its_snapshot_and_its_bytes(lineage: Lineage | MemoryLineage, model: str) -> None:
+    register(lineage, model)
+    tags = lineage.tags(model, 1)
+    assert tags["dagster.run_id"] == "d1"
+    assert tags["dataset.digest"] == "ab" * 32
+    assert len(tags["onnx.digest"]) == 64
+    assert tags["source"] == "trimtab"
+
+
+def test_every_run_is_one_of_its_own(lineage: Lineage | MemoryLineage, model: str) -> None:
+    ids = {lineage.run(model, "drift", dagster_run_id="d1", metrics={"ks": 0.1}) for _ in range(3)}
+    assert len(ids) == 3
+    assert all(run_id in lineage.page(run_id) for run_id in ids)
+    assert lineage.model_page(model, 4).endswith(f"/#/models/{model}/versions/4")
+
+
+def test_what_does_not_exist_is_named(lineage: Lineage | MemoryLineage, model: str) -> None:
+    register(lineage, model)
+    for call in (lineage.onnx, lineage.tags):
+        with pytest.raises(LineageError, match=f"{model} version 9"):
+            call(model, 9)
+    with pytest.raises(LineageError):
+        lineage.set_alias(model, "champion", 9)
+
+
+def test_a_dead_server_is_told_at_once_and_by_address(case: Case) -> None:
+    """The last test of the module: nothing answers after it."""
+    case.break_it()
+    with pytest.raises(LineageError) as raised:
+        case.lineage.version_of("flight_delay", "champion")
+    if isinstance(case.lineage, Lineage):
+        assert case.lineage.tracking_uri in str(raised.value)
+        assert "start it" in str(raised.value)

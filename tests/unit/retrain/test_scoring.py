@@ -1,0 +1,55 @@
+"""One way from rows to inputs, for training and for every client."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from assets import scoring
+from assets.scoring import as_served, score, tensors
+
+from .conftest import FEATURES, Fitted, made_up
+
+TYPES = {"name": "string", "count": "int", "size": "float", "open": "bool"}
+ROWS = pd.DataFrame({"open": [True, False], "size": [0.1, np.nan], "name": ["a", None], "count": [1, 2]})
+
+
+def test_every_column_is_a_tensor_of_its_own_type_and_shape() -> None:
+    made = tensors(ROWS, TYPES)
+    assert list(made) == list(TYPES)
+    assert {name: value.shape for name, value in made.items()} == dict.fromkeys(TYPES, (2, 1))
+    assert made["size"].dtype == np.float32
+    assert made["count"].dtype == np.int64
+    assert made["open"].dtype == np.bool_
+    assert made["name"].tolist() == [["a"], [""]]
+
+
+def test_a_missing_text_is_the_same_whatever_it_was_called() -> None:
+    texts = pd.DataFrame({"name": [None, np.nan, pd.NA, ""]})
+    assert tensors(texts, {"name": "string"})["name"].tolist() == [[""]] * 4
+
+
+def test_recipes_see_what_serving_sees() -> None:
+    served = as_served(ROWS, TYPES)
+    assert {name: served[name].tolist() for name in ("name", "count")} == {"name": ["a", ""], "count": [1, 2]}
+    np.testing.assert_array_equal(served["size"], tensors(ROWS, TYPES)["size"][:, 0])
+
+
+def test_scores_are_the_estimators_probabilities(fitted: Fitted) -> None:
+    rows = made_up(500, seed=5)
+    expected = fitted.estimator.predict_proba(as_served(rows, FEATURES))[:, 1]
+    answers = score(fitted.onnx, rows, FEATURES)
+    assert answers.shape == (500,)
+    assert answers.dtype == np.float64
+    np.testing.assert_allclose(answers, expected, atol=1e-6)
+
+
+def test_chunks_change_no_answer_beyond_its_last_bits(fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = made_up(1000, seed=6)
+    whole = score(fitted.onnx, rows, FEATURES)
+    monkeypatch.setattr(scoring, "CHUNK_ROWS", 7)
+    # Trees are summed in another order for another number of rows.
+    np.testing.assert_allclose(score(fitted.onnx, rows, FEATURES), whole, atol=1e-6)
+
+
+def test_no_rows_have_no_answers(fitted: Fitted) -> None:
+    assert score(fitted.onnx, made_up(0, seed=7), FEATURES).shape == (0,)
