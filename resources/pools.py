@@ -43,7 +43,10 @@ class ReplicaState:
 
 @dataclass(frozen=True, slots=True)
 class ServedCounts:
-    """Requests a version answered since it was loaded, the agents' own probes among them."""
+    """What Triton counted since it loaded the version, warm-up and the agents' own probes among it.
+
+    An error that a Python backend answers within a batch counts as success there: guards judge by the gateway's record.
+    """
 
     success: int
     fail: int

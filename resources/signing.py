@@ -96,6 +96,7 @@ def _refusal(folder: Path, public_key: Path) -> str | None:
 
 
 def _named_files(mismatch: str) -> str:
+    mismatch = mismatch.replace("\\", "")  # the library prints a list of messages, so their quotes are escaped
     parts = [f"{name} was changed after signing" for name in re.findall(r"Hash mismatch for '([^']+)'", mismatch)]
     for word, pattern in (("missing", "Missing files"), ("not signed", "Extra files found")):
         for names in re.findall(pattern + r" in model '[^']*': ([^'\"]+)", mismatch):

@@ -1,0 +1,139 @@
+"""The onnxruntime backend of the local servers, inside a real Triton."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assets.scoring import score
+from resources.errors import ModelNotReady, ServingError
+from resources.local import triton
+from resources.packages import render_config
+from tests.serving_stack import FEATURES, ROWS, LocalTriton, config, question, running_triton, tiny_onnx
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalTriton]:
+    with running_triton(tmp_path_factory.mktemp("triton")) as running:
+        yield running
+
+
+def place(local: LocalTriton, name: str, **changes: Any) -> Path:
+    folder = local.repository / name
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.onnx").write_bytes(tiny_onnx())
+    (folder / "config.pbtxt").write_text(render_config(config(name, 1, **changes)))
+    return folder
+
+
+def test_ready_means_that_an_inference_was_answered_rightly(local: LocalTriton) -> None:
+    triton.ready(local.url)
+    assert local.server.ready_versions(triton.PROBE) == {1}
+
+
+def test_ready_says_why_when_nobody_listens() -> None:
+    with pytest.raises(ServingError, match=r"127\.0\.0\.1:9 does not answer"):
+        triton.ready("http://127.0.0.1:9", timeout_s=1)
+
+
+def test_ready_says_why_when_the_probe_model_is_broken(local: LocalTriton) -> None:
+    local.server.unload(triton.PROBE)
+    file = local.repository / triton.PROBE / "1" / "model.onnx"
+    kept = file.read_bytes()
+    try:
+        file.write_bytes(b"no model")
+        with pytest.raises(ModelNotReady, match="trimtab_probe"):
+            triton.ready(local.url)
+    finally:
+        file.write_bytes(kept)
+    triton.ready(local.url)
+
+
+def test_strings_floats_and_ints_give_the_answers_of_onnx_runtime(local: LocalTriton) -> None:
+    place(local, "right")
+    local.server.load("right")
+    _, answers = local.answers("right")
+    np.testing.assert_allclose(answers, score(tiny_onnx(), ROWS, FEATURES), atol=1e-6)
+
+
+def test_one_bad_request_in_a_batch_fails_alone(local: LocalTriton) -> None:
+    from tritonclient.grpc import InferenceServerClient, InferInput
+    from tritonclient.utils import InferenceServerException
+
+    place(local, "batched", dynamic_batching={"max_queue_delay_microseconds": 500_000, "preferred_batch_size": [8]})
+    local.server.load("batched")
+
+    def ask(carrier: bytes) -> float | str:
+        tensors = []
+        for name, datatype, value in (
+            ("carrier", "BYTES", np.array([[carrier]], dtype=object)),
+            ("temp", "FP32", np.zeros((1, 1), np.float32)),
+            ("hour", "INT64", np.zeros((1, 1), np.int64)),
+        ):
+            tensors.append(InferInput(name, [1, 1], datatype))
+            tensors[-1].set_data_from_numpy(value)
+        client = InferenceServerClient(f"127.0.0.1:{local.ports[1]}")
+        try:
+            return float(client.infer("batched", tensors).as_numpy("probabilities")[0, 1])
+        except InferenceServerException as error:
+            return str(error)
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, [b"UA", b"\xff\xfe", b"B6", "ÅÄ".encode()]))
+    assert "input 'carrier' is not UTF-8" in str(answers[1])
+    expected = [1 / (1 + np.exp(-effect)) for effect in (0.5, -0.5, 2.0)]
+    np.testing.assert_allclose([float(answers[at]) for at in (0, 2, 3)], expected, atol=1e-6)
+    stats = local.server.call("/v2/models/batched/versions/1/stats", None)["model_stats"][0]
+    assert 4 in {line["batch_size"] for line in stats["batch_stats"]}, "the requests were not batched"
+
+
+def test_a_missing_model_file_is_named(local: LocalTriton) -> None:
+    folder = place(local, "hollow")
+    (folder / "1" / "model.onnx").unlink()
+    (folder / "1" / "readme").write_text("so that the version's folder stays")
+    with pytest.raises(ModelNotReady, match=r"hollow/1/model\.onnx is missing"):
+        local.server.load("hollow")
+
+
+def test_a_wrong_type_in_the_configuration_is_named(local: LocalTriton) -> None:
+    inputs = config("x", 1)["input"]
+    inputs[1] = inputs[1] | {"data_type": "TYPE_FP64"}
+    place(local, "mistyped", input=inputs, model_warmup=[])
+    with pytest.raises(ModelNotReady, match=r"input 'temp' is TYPE_FP64 in the configuration and tensor\(float\)"):
+        local.server.load("mistyped")
+
+
+def test_an_input_that_the_configuration_forgot_is_named(local: LocalTriton) -> None:
+    place(local, "forgetful", input=config("x", 1)["input"][:2], model_warmup=[])
+    with pytest.raises(ModelNotReady, match=r"misses the ONNX inputs \['hour'\]"):
+        local.server.load("forgetful")
+
+
+def test_an_unknown_model_is_answered_with_its_name(local: LocalTriton) -> None:
+    with pytest.raises(ModelNotReady, match="nobody"):
+        local.server.infer("nobody", question())
+
+
+def test_it_listens_on_loopback_only(local: LocalTriton) -> None:
+    import psutil
+
+    assert local.process is not None
+    listening = [c.laddr for c in psutil.Process(local.process.pid).net_connections() if c.status == "LISTEN"]
+    assert {address.port for address in listening} >= set(local.ports)
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+def test_a_stopped_triton_is_gone_within_seconds(tmp_path: Path) -> None:
+    with running_triton(tmp_path) as local:
+        triton.ready(local.url)
+        started = time.monotonic()
+        local.stop()
+        assert time.monotonic() - started < 10

@@ -1,0 +1,131 @@
+"""The choice of a serving configuration under measured noise."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assets.decision import Decision
+from assets.profile.choice import Point, choose, merged, noise_band
+from assets.profile.settings import ProfileSettings
+from assets.verdict import Verdict
+
+NOW = datetime(2013, 3, 1, tzinfo=UTC)
+SETTINGS = ProfileSettings(p99_latency_ms=10)
+
+
+def point(instances: int, delay: int, rate: float, p99: float = 5, source: str = "config") -> Point:
+    return Point(instances, delay, 4, rate, p99, source)
+
+
+def decide(*points: Point, settings: ProfileSettings = SETTINGS) -> Decision:
+    return choose("m", points, settings, NOW, {"model": "digest"})
+
+
+def chosen(decision: Decision) -> tuple[int, int]:
+    return decision.details["choice"]["instances"], decision.details["choice"]["max_queue_delay_us"]
+
+
+DEFAULTS = (point(1, 0, 1000, source="default"), point(1, 0, 1020))
+
+
+def test_a_gain_beyond_noise_is_taken() -> None:
+    decision = decide(*DEFAULTS, point(2, 0, 1500), point(2, 500, 1300))
+    assert (decision.verdict, chosen(decision)) == (Verdict.PASS, (2, 0))
+    assert "more than the default" in decision.why
+
+
+def test_a_gain_within_the_measured_noise_is_none() -> None:
+    noisy = (point(1, 0, 1000), point(1, 0, 1400))
+    decision = decide(*noisy, point(2, 0, 1500))
+    assert chosen(decision) == (1, 0)
+    assert decision.details["band"] == pytest.approx(400 / 1200)
+
+
+def test_two_measurements_that_happen_to_agree_do_not_make_every_gain_real() -> None:
+    same = (point(1, 0, 1000), point(1, 0, 1000))
+    assert chosen(decide(*same, point(2, 0, 1050))) == (1, 0)
+
+
+def test_ties_go_to_fewer_instances_then_to_the_smaller_delay() -> None:
+    decision = decide(*DEFAULTS, point(2, 500, 1500), point(1, 500, 1480), point(2, 0, 1510))
+    assert chosen(decision) == (1, 500)
+
+
+def test_the_fastest_beyond_the_objective_is_not_taken() -> None:
+    assert chosen(decide(*DEFAULTS, point(2, 0, 9000, p99=11))) == (1, 0)
+
+
+def test_a_default_beyond_the_objective_gives_way_without_any_gain() -> None:
+    slow = (point(1, 0, 1000, p99=20), point(1, 0, 1000, p99=30))
+    decision = decide(*slow, point(2, 0, 900, p99=9))
+    assert chosen(decision) == (2, 0)
+    assert "the default is not within it" in decision.why
+
+
+def test_nothing_within_the_objective_fails_and_names_the_nearest() -> None:
+    decision = decide(point(1, 0, 1000, p99=20), point(1, 0, 1000, p99=22), point(2, 0, 500, p99=12.5))
+    assert decision.verdict is Verdict.FAIL
+    assert "nearest is 2 instances with a delay of 0 µs with 12.50 ms" in decision.why
+    assert "choice" not in decision.details
+    (latency,) = (item for item in decision.evidence if item.name == "latency")
+    assert (latency.statistic, latency.threshold) == (12.5, 10)
+
+
+@pytest.mark.parametrize("points", [(), (point(1, 0, 1000),), (point(1, 0, 1000), point(2, 0, 2000))])
+def test_without_the_repeated_default_nothing_is_chosen(points: tuple[Point, ...]) -> None:
+    decision = decide(*points)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert "needed are 2, the default among them twice" in decision.why
+
+
+def test_the_default_is_what_the_spec_lists_first() -> None:
+    settings = ProfileSettings(instances=(2, 1), queue_delays_us=(500, 0))
+    decision = decide(point(2, 500, 1000), point(2, 500, 1000), point(1, 0, 1000), settings=settings)
+    assert decision.verdict is Verdict.PASS
+
+
+def test_the_record_holds_every_point_the_band_and_the_whole_choice() -> None:
+    details = decide(*DEFAULTS, point(2, 0, 1500)).to_dict()["details"]
+    assert len(details["points"]) == 3
+    assert details["choice"] == {
+        "instances": 2,
+        "max_queue_delay_us": 0,
+        "max_batch_size": 64,
+        "max_queue_size": 256,
+        "intra_op_threads": 1,
+        "throughput_per_s": 1500,
+        "p99_latency_ms": 5,
+    }
+
+
+def test_what_was_measured_twice_counts_with_its_mean() -> None:
+    (mean,) = merged([point(1, 0, 1000, p99=4), point(1, 0, 2000, p99=6)])
+    assert (mean.throughput_per_s, mean.p99_latency_ms) == (1500, 5)
+
+
+def test_no_throughput_at_all_is_all_noise() -> None:
+    assert noise_band([point(1, 0, 0), point(1, 0, 0)]) == 1
+
+
+RATES = st.floats(1, 1e5)
+LATENCIES = st.floats(0.1, 50)
+
+
+@given(st.lists(st.tuples(RATES, LATENCIES), min_size=5, max_size=5))
+def test_whatever_is_chosen_keeps_to_the_objective_and_never_loses_to_the_default(measured: Any) -> None:
+    configs = [(1, 0), (1, 0), (1, 500), (2, 0), (2, 500)]
+    points = [point(*config, rate, p99) for config, (rate, p99) in zip(configs, measured, strict=True)]
+    decision = decide(*points)
+    if decision.verdict is Verdict.FAIL:
+        assert all(item.p99_latency_ms > 10 for item in merged(points))
+        return
+    by_config = {item.config: item for item in merged(points)}
+    taken = by_config[chosen(decision)]
+    assert taken.p99_latency_ms <= 10
+    default = by_config[1, 0]
+    least = max(decision.details["band"], SETTINGS.min_gain)
+    if default.p99_latency_ms <= 10 and taken != default:
+        assert taken.throughput_per_s > default.throughput_per_s * (1 + least)
