@@ -29,6 +29,7 @@ PERF_FLAGS = {
     "max-trials": 5,
 }
 START_TIMEOUT_S = 60.0
+ANALYZER_START_S = 60.0
 VARIANT_TIMEOUT_S = 60.0
 
 
@@ -113,7 +114,7 @@ class Profiler:
     def _analyze(self, folder: Path, variants: int, progress: Callable[[str], None]) -> None:
         """Run Model Analyzer to its end, passing on the lines that tell how far it is."""
         command = [str(self.servers / "bin" / "model-analyzer"), "profile", "-f", str(folder / "analyzer.yaml")]
-        timeout_s = START_TIMEOUT_S + variants * VARIANT_TIMEOUT_S
+        timeout_s = ANALYZER_START_S + variants * VARIANT_TIMEOUT_S
         last: deque[str] = deque(maxlen=30)
         done = 0
         with _process(command, self._environment(), folder, subprocess.PIPE) as analyzer:
