@@ -181,6 +181,7 @@ def _agent(home: Path, addresses: Addresses, keys: Keys, pool: str, told: Mappin
         name=name,
         command=(sys.executable, "-m", "pipelines.agent", *(word for pair in where.items() for word in pair)),
         ready=ready,
+        prime=partial(s3.client, addresses.url("s3", "api"), keys),
         address=f"(beside {beside})",
         after=(s3.NAME, beside),
         environment=inherited() | dict(told),

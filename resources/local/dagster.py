@@ -49,6 +49,7 @@ def parts(
             after=(postgres.NAME,),
             environment=environment,
             prepare=prepare,
+            prime=_health_stub,
             # It would wait up to a minute for calls that go on; runs are resumed by their state in S3.
             grace_s=4,
         ),
@@ -140,8 +141,8 @@ def _write(file: Path, body: Mapping[str, Any]) -> None:
 def _code_ready(port: int, _started: datetime) -> None:
     """The gRPC health service of the code server, which serves once the definitions are loaded."""
     import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
+    health_pb2, health_pb2_grpc = _health_stub()
     with grpc.insecure_channel(f"{HOST}:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
         request = health_pb2.HealthCheckRequest(service="DagsterApi")
         try:
@@ -150,6 +151,12 @@ def _code_ready(port: int, _started: datetime) -> None:
             raise StackError(f"{CODE}: {HOST}:{port}: {error.code().name}") from error
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
         raise StackError(f"{CODE}: {HOST}:{port} is not serving")
+
+
+def _health_stub() -> tuple[Any, Any]:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+    return health_pb2, health_pb2_grpc
 
 
 def _webserver_ready(url: str, _started: datetime) -> None:

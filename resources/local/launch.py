@@ -78,6 +78,7 @@ class Launch:
         try:
             part.prepare()
             process, record = self._spawn(part)
+            part.prime()
             self._await_ready(part, process, record)
             part.settle()
         except _Cancelled:

@@ -36,6 +36,8 @@ class Part:
     """Before the start: files and folders. Safe to repeat."""
     settle: Callable[[], None] = _nothing
     """After the first readiness: databases, buckets. Safe to repeat."""
+    prime: Callable[[], object] = _nothing
+    """What the probe imports and builds once; its time limit doesn't count this."""
     stray: Callable[[], int | None] = _nobody
     """Its process's id when its environment can't be read from outside."""
     patience_s: float = 90

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,20 +36,22 @@ def part(servers: Path, home: Path, ports: Mapping[str, int], keys: Keys, bucket
         environment=inherited(),
         prepare=partial(_prepare, data, identities, keys),
         settle=partial(_ensure_bucket, endpoint, keys, bucket),
+        prime=partial(client, endpoint, keys),
         # It answers no more but waits 15 s for its own streams; every write is with the kernel already.
         grace_s=2,
     )
 
 
-def client(endpoint: str, keys: Keys, timeout_s: float = 3) -> "S3Client":
+@cache
+def client(endpoint: str, keys: Keys) -> "S3Client":
     """A client that says no soon, with the stack's own credentials whatever the caller's environment holds."""
     import boto3
     from botocore.config import Config
 
     config = Config(
         retries={"max_attempts": 1},
-        connect_timeout=timeout_s,
-        read_timeout=timeout_s,
+        connect_timeout=3,
+        read_timeout=3,
         proxies={},
         request_checksum_calculation="when_required",
     )

@@ -116,6 +116,7 @@ def _health(part: Part, record: Record | None, now: datetime, timeout_s: float) 
     if record is None or process is None:
         why = "not started" if record is None else f"process {record.pid} is gone: see logs/{part.name}.log"
         return Health(part.name, "stopped", why, part.address, None, 0.0, 0.0)
+    part.prime()
     why = reason(lambda: part.ready(record.started), timeout_s) or ""
     return Health(
         part.name,
@@ -158,6 +159,7 @@ def _healthy(parts: Sequence[Part], contents: Contents) -> frozenset[str]:
         record = contents.parts.get(part.name)
         if record is None or record.process() is None:
             return "not running"
+        part.prime()
         return reason(lambda: part.ready(record.started), TIMEOUT_S)
 
     with ThreadPoolExecutor(max(1, len(parts))) as pool:
