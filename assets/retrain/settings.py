@@ -23,6 +23,6 @@ class TrainingSettings(BaseModel):
         0.02, ge=0, le=1, description="Mean loss by which the candidate may exceed the champion's within a slice."
     )
     max_calibration_error: float = Field(
-        0.1, gt=0, le=1, description="Largest mean gap of probability and frequency over ten equal bins of rows."
+        0.1, gt=0, le=1, description="Largest mean gap of probability and frequency, or the champion's if larger."
     )
     max_parity: float = Field(1e-5, gt=0, lt=0.1, description="Largest difference of the estimator and its ONNX.")

@@ -129,6 +129,14 @@ def test_probabilities_far_from_the_frequencies_fail() -> None:
     assert verdicts(decide(frame, chance**4))["calibration"] is Verdict.FAIL
 
 
+def test_a_week_that_no_model_foresaw_is_not_held_against_a_better_candidate() -> None:
+    frame, chance = holdout()
+    storm = frame.assign(late=(np.random.default_rng(4).random(len(frame)) < chance + 0.25).astype(float))
+    assert verdicts(decide(storm, chance))["calibration"] is Verdict.FAIL
+    assert verdicts(decide(storm, chance, chance * 0.9))["calibration"] is Verdict.PASS
+    assert verdicts(decide(storm, chance, chance * 1.1))["calibration"] is Verdict.FAIL
+
+
 @pytest.mark.parametrize("difference", [2e-5, 1.0, float("nan"), float("inf")])
 def test_an_onnx_that_answers_otherwise_fails(difference: float) -> None:
     frame, chance = holdout()
