@@ -125,7 +125,7 @@ def check_results(
     for name in names:
         item = found.get(name)
         verdict = item.verdict if item else Verdict.INCONCLUSIVE
-        why = item.why if item else "not judged: an earlier gate ended the decision"
+        why = item.why if item else "not judged in this decision"
         metadata: dict[str, Any] = {"verdict": verdict.name, "why": why, "partition": context.partition_key}
         if item and item.statistic is not None:
             metadata["statistic"] = round(float(item.statistic), 6)

@@ -7,6 +7,7 @@ take long belong inside the commands: `trimtab --help` answers at once.
 import json
 import signal
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import click
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("up", "status", "down")
+ORDER = ("demo", "up", "status", "down")
 
 
 class Guide(click.Group):
@@ -57,6 +58,7 @@ def main() -> None:
 
     \b
     First steps
+      trimtab demo      a year of flights through the whole loop, in simulated time
       trimtab up        start everything on this machine, real servers on loopback only
       trimtab status    what runs, where it listens, whether it works
       trimtab down      stop everything; data stay in the home folder
@@ -127,7 +129,6 @@ def status(home: Path, as_json: bool) -> None:
     Exit code 0 when all are healthy, else 1.
     """
     from dataclasses import asdict
-    from datetime import UTC, datetime
 
     from pipelines import local
     from pipelines.screen import table
@@ -162,6 +163,51 @@ def down(home: Path, as_json: bool) -> None:
         click.echo(json.dumps({"stopped": stopped}, indent=2))
     else:
         click.echo(f"stopped {len(stopped)} parts" if stopped else "nothing was running")
+
+
+@main.command()
+@click.option(
+    "--through",
+    type=click.DateTime(["%Y-%m-%d"]),
+    default="2013-03-31",
+    show_default=True,
+    help="Last day of 2013 that is replayed; 2013-12-31 is the whole year.",
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the result there.")
+@click.option("--keep", is_flag=True, help="Leave everything running at the end, to look around, until Ctrl-C.")
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".trimtab/demo"),
+    show_default=True,
+    help="Folder of the demo's own stack. What an earlier demo left there is deleted.",
+)
+@servers_folder
+def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, servers: Path | None) -> None:
+    """Replay real flights as live traffic through the whole loop, with nobody awake.
+
+    A champion is trained on January 2013 and serves. From 1 February every flight is a request through the gateway,
+    at a few hundred a second, and its label arrives after landing. Each simulated week is checked for drift; an alarm
+    starts shadow, retrain, profile and canary while traffic goes on. At the end: a table, a JSON file, an HTML page.
+
+    \b
+    Examples
+      trimtab demo                                   two months, some minutes
+      trimtab demo --through 2013-12-31              the year
+      trimtab demo --through 2013-02-14 --keep       two weeks, then look around in Dagster and MLflow
+    """
+    from pipelines.demo.command import play
+    from pipelines.demo.story import END_OF_DATA, START
+
+    end = through.replace(tzinfo=UTC) + timedelta(days=1)
+    if not START < end <= END_OF_DATA:
+        raise click.BadParameter(f"{through:%Y-%m-%d} is not between 2013-02-01 and 2013-12-31", param_hint="--through")
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        play(home, end, servers, json_file, keep)
+    except KeyboardInterrupt:
+        click.echo("stopped: nothing is left running", err=True)
+        sys.exit(130)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -86,3 +86,9 @@ def ports(where: Environment) -> Ports:
         profiler=Profiler(where.servers, where.home / "data" / "profiler"),
         signing_key=where.signing_key,
     )
+
+
+def enter(variables: Mapping[str, str]) -> Environment:
+    """Make this process one of a stack: libraries with settings of their own (boto3) see its variables as well."""
+    os.environ.update(variables)
+    return environment()

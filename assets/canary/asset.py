@@ -24,7 +24,7 @@ from resources.pools import Pools
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch")
+CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch")
 BEFORE = timedelta(minutes=2)
 
 
