@@ -35,6 +35,14 @@ PREFERRED: dict[str, Mapping[str, int]] = {
     **dagster.PORTS,
 }
 FRESH = timedelta(seconds=15)
+# Nobody reads progress bars in a log, and nothing is told to anyone outside.
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,7 @@ def stack_environment(addresses: Addresses, home: Path) -> dict[str, str]:
         "TRIMTAB_TRITON_GREEN": addresses.url("triton-green"),
         "TRIMTAB_DAGSTER": addresses.url(dagster.WEBSERVER),
         "DAGSTER_HOME": str(home / "dagster"),
+        **QUIET,
         dagster.PASSWORD: keys.postgres_password,
     }
 
