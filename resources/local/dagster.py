@@ -1,7 +1,7 @@
 """Dagster: code server, webserver and daemon over PostgreSQL, as three processes of the project's own Python."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -34,25 +34,10 @@ def parts(
     """The three processes. environment: complete, with DAGSTER_HOME and the password's variable."""
     grpc, http = ports[CODE]["grpc"], ports[WEBSERVER]["http"]
     folder, url = home / "dagster", f"http://{HOST}:{http}"
-    prepare = partial(_prepare, folder, database_port, grpc)
     workspace = f"--workspace={folder / 'workspace.yaml'}"
-    code = (sys.executable, "-m", "dagster", "api", "grpc", f"--module-name={module}", f"--host={HOST}")
     web = (sys.executable, "-m", "dagster_webserver", f"--host={HOST}", f"--port={http}", workspace)
     return [
-        Part(
-            name=CODE,
-            # Runs are started with this Python, whatever `dagster` the PATH finds.
-            command=(*code, f"--port={grpc}", f"--location-name={LOCATION}", "--use-python-environment-entry-point"),
-            ready=partial(_code_ready, grpc),
-            address=f"{HOST}:{grpc}",
-            ports=ports[CODE],
-            after=(postgres.NAME,),
-            environment=environment,
-            prepare=prepare,
-            prime=_health_stub,
-            # It would wait up to a minute for calls that go on; runs are resumed by their state in S3.
-            grace_s=4,
-        ),
+        _code_server(grpc, partial(_prepare, folder, database_port, grpc), environment, module),
         Part(
             name=WEBSERVER,
             command=web,
@@ -75,22 +60,28 @@ def parts(
     ]
 
 
+def _code_server(port: int, prepare: Callable[[], None], environment: Mapping[str, str], module: str) -> Part:
+    start = (sys.executable, "-m", "dagster", "api", "grpc", f"--module-name={module}", f"--host={HOST}")
+    return Part(
+        name=CODE,
+        # Runs are started with this Python, whatever `dagster` the PATH finds.
+        command=(*start, f"--port={port}", f"--location-name={LOCATION}", "--use-python-environment-entry-point"),
+        ready=partial(_code_ready, port),
+        address=f"{HOST}:{port}",
+        ports={"grpc": port},
+        after=(postgres.NAME,),
+        environment=environment,
+        prepare=prepare,
+        prime=_health_stub,
+        # It would wait up to a minute for calls that go on; a rollout is resumed by its state in S3.
+        grace_s=4,
+    )
+
+
 def instance_config(folder: Path, database_port: int) -> dict[str, Any]:
     """dagster.yaml. One rollout a model at a time, and a run's slot never outlives the run."""
     return {
-        "storage": {
-            "postgres": {
-                "postgres_db": {
-                    "username": postgres.USER,
-                    "password": {"env": PASSWORD},
-                    "hostname": HOST,
-                    "port": database_port,
-                    "db_name": DATABASE,
-                    # SQLAlchemy 2.1 would take another driver.
-                    "scheme": "postgresql+psycopg2",
-                }
-            }
-        },
+        "storage": {"postgres": {"postgres_db": _database(database_port)}},
         "local_artifact_storage": {
             "module": "dagster._core.storage.root",
             "class": "LocalArtifactStorage",
@@ -122,6 +113,18 @@ def instance_config(folder: Path, database_port: int) -> dict[str, Any]:
         "schedules": {"use_threads": True, "num_workers": 2},
         "retention": {"sensor": {"purge_after_days": {"skipped": 3, "success": 30, "failure": 90}}},
         "telemetry": {"enabled": False},
+    }
+
+
+def _database(port: int) -> dict[str, Any]:
+    return {
+        "username": postgres.USER,
+        "password": {"env": PASSWORD},
+        "hostname": HOST,
+        "port": port,
+        "db_name": DATABASE,
+        # SQLAlchemy 2.1 would take another driver.
+        "scheme": "postgresql+psycopg2",
     }
 
 

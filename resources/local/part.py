@@ -10,7 +10,7 @@ Probe = Callable[[datetime], None]
 """Raises with a reason until the part works. Gets the instant the process started: older signs of life don't count."""
 
 # A caller's own credentials, profiles and servers would win over the stack's.
-FOREIGN = ("AWS_", "DAGSTER_", "MLFLOW_", "PG", "TRIMTAB_")
+FOREIGN = ("AWS_", "DAGSTER_", "MLFLOW_", "PG")
 
 
 def _nothing() -> None: ...

@@ -58,10 +58,10 @@ def test_the_environment_of_the_stack_is_understood_by_its_processes(tmp_path: P
 
 
 def test_a_caller_s_own_credentials_do_not_reach_the_parts() -> None:
-    found = inherited({"AWS_SESSION_TOKEN": "x", "MLFLOW_TRACKING_URI": "y", "PATH": "/bin", "no_proxy": "corp"})
-    assert "AWS_SESSION_TOKEN" not in found
-    assert "MLFLOW_TRACKING_URI" not in found
-    assert found["PATH"] == "/bin"
+    theirs = {"AWS_SESSION_TOKEN": "x", "MLFLOW_TRACKING_URI": "y", "PGHOST": "z", "DAGSTER_HOME": "/elsewhere"}
+    found = inherited({**theirs, "PATH": "/bin", "no_proxy": "corp", "TRIMTAB_MODELS": "/models"})
+    assert not theirs.keys() & found.keys()
+    assert (found["PATH"], found["TRIMTAB_MODELS"]) == ("/bin", "/models")
     assert found["no_proxy"] == "corp,127.0.0.1,localhost"
 
 
