@@ -21,11 +21,12 @@ from resources.errors import ProfilerError, ServingError
 from resources.local import triton
 from resources.packages import render_config
 
-# perf_analyzer's windows: long enough to count hundreds of answers, short enough for a gate that people wait for.
+# Windows long enough to count hundreds of answers, short enough for a gate that people wait for. How far to trust them
+# the A/A control says, so perf_analyzer need not ask for stable ones again and again.
 PERF_FLAGS = {
     "measurement-mode": "time_windows",
     "measurement-interval": 400,
-    "stability-percentage": 70,
+    "stability-percentage": 95,
     "max-trials": 5,
 }
 START_TIMEOUT_S = 60.0

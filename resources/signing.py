@@ -6,24 +6,12 @@ Whoever holds the private key may publish; an agent holds public keys only, two 
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resources.errors import PackageRefused, ServingError
 
 SIGNATURE = "model.sig"
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """Signs what is published with one private key."""
-
-    private_key: Path
-
-    def sign(self, folder: Path) -> None:
-        """Write `folder/model.sig` over every other file of the folder."""
-        sign(folder, self.private_key)
 
 
 def create_keys(folder: Path) -> tuple[Path, Path]:

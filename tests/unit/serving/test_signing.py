@@ -24,7 +24,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_what_was_signed_verifies(package: Path, keys: tuple[Path, Path]) -> None:
-    signing.Signer(keys[0]).sign(package)
+    signing.sign(package, keys[0])
     signing.verify(package, [keys[1]])
 
 
