@@ -26,6 +26,8 @@ COPY_OPEN = "2s"
 GRPC_SERVICE = "/inference.GRPCInferenceService/"
 _GRPC_ABOUT_MODEL = "Model(Ready|Metadata|Config|Statistics)"
 _GRPC_ABOUT_SERVER = "Server(Live|Ready|Metadata)"
+# Which model it is was decided by x-model, which the Lua filter took from this very path.
+_HTTP_MODEL = "/v2/models/[^/]+(/versions/[^/]+)?"
 _HTTP_ABOUT_SERVER = "/v2(/health/(live|ready))?"
 
 _COPIED = {
@@ -86,9 +88,7 @@ def routes(splits: Mapping[str, tuple[Mapping[str, int], str | None]], version: 
     host: Json = {"name": "all", "domains": ["*"]}
     if splits:
         header = {"@type": TYPE + "type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": "x-model"}
-        models = {
-            model: _route_list(_model_routes(model, weights, mirror)) for model, (weights, mirror) in splits.items()
-        }
+        models = {model: _route_list(_model_routes(weights, mirror)) for model, (weights, mirror) in splits.items()}
         host["matcher"] = {
             "matcher_tree": {
                 "input": {"name": "model", "typed_config": header},
@@ -227,17 +227,15 @@ def _route_list(entries: list[Json]) -> Json:
     return {"action": _named("routes", "config.route.v3.RouteList", routes=entries)}
 
 
-def _model_routes(model: str, weights: Mapping[str, int], mirror: str | None) -> list[Json]:
-    quoted = model.replace(".", r"\.")
-    http_model = f"/v2/models/{quoted}(/versions/[^/]+)?"
+def _model_routes(weights: Mapping[str, int], mirror: str | None) -> list[Json]:
     return [
         {
             **_route({"path": GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
             "typed_per_filter_config": _grpc_copies(),
         },
-        _route(_regex(f"{http_model}/infer"), _split("http", weights, mirror), INFER_ROUTE),
+        _route(_regex(_HTTP_MODEL + "/infer"), _split("http", weights, mirror), INFER_ROUTE),
         _route(_regex(_quoted_service() + _GRPC_ABOUT_MODEL), _split("grpc", weights, None)),
-        _route(_regex(f"{http_model}(/(ready|config|stats))?"), _split("http", weights, None)),
+        _route(_regex(_HTTP_MODEL + "(/(ready|config|stats))?"), _split("http", weights, None)),
         *_refusals(_NOT_OPEN, _GRPC_UNIMPLEMENTED),
     ]
 

@@ -157,7 +157,7 @@ def _http(body: bytes, header_length: int | None, encoding: str, part: str) -> M
             rest = rest[size or 0 :]
         model, version, id_ = (str(document.get(key) or "") for key in ("model_name", "model_version", "id"))
         return Message(model, version, id_, tuple(tensors))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(f"not a v2 inference body: {error!r}") from error
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import threading
 
-from resources.errors import Conflict, NotFound, StoreError
+from resources.errors import Conflict, GatewayError, NotFound, StoreError
+from resources.gateway import Split, validate
 from resources.store import Pointer
 
 
@@ -57,3 +58,34 @@ class MemoryStore:
 
 def _etag(body: bytes) -> str:
     return f'"{hashlib.md5(body).hexdigest()}"'
+
+
+class MemoryGateway:
+    """`resources.gateway.Gateway` in memory. `confirms = False` makes every change fail, as a dead Envoy does."""
+
+    def __init__(self, pools: tuple[str, ...] = ("blue", "green")) -> None:
+        self.pools = pools
+        self.confirms = True
+        self.held: dict[str, Split] = {}
+        self.history: list[tuple[str, Split]] = []
+
+    def splits(self) -> dict[str, Split]:
+        return dict(self.held)
+
+    def split(self, model: str) -> Split | None:
+        return self.held.get(model)
+
+    def set_split(self, model: str, split: Split, timeout_s: float = 10) -> float:
+        validate(model, split, self.pools)
+        self._confirm()
+        self.held[model] = split
+        self.history.append((model, split))
+        return 0.0
+
+    def remove(self, model: str) -> None:
+        self._confirm()
+        self.held.pop(model, None)
+
+    def _confirm(self) -> None:
+        if not self.confirms:
+            raise GatewayError("Envoy does not confirm")

@@ -15,12 +15,14 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from resources.gateway import Gateway
-from resources.local import envoy
+from resources.local import envoy, s3
+from resources.local.keys import Keys
 from resources.store import S3Store
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVERS = ROOT / "deploy/servers/.venv"
-POOLS = ("blue", "green")
+# One pair for every store of the tests: boto3 remembers the first that it met in a process.
+STORE_KEYS = Keys("trimtab-test", "trimtab-test-secret", "", Path(), Path())
 
 
 def free_ports(count: int) -> list[int]:
@@ -157,3 +159,27 @@ def running_observer(folder: Path, edge: Edge, store: S3Store, *flags: str) -> I
         yield RunningObserver(url, process)
     finally:
         stop(process)
+
+
+def has_bucket(store: S3Store) -> bool:
+    store.ensure_bucket()
+    return True
+
+
+@contextmanager
+def running_store(folder: Path) -> Iterator[S3Store]:
+    """SeaweedFS as the local stack starts it; this process and its children get its credentials."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keys, ports = STORE_KEYS, dict(zip(s3.PORTS, free_ports(len(s3.PORTS)), strict=True))
+    part = s3.part(SERVERS, folder, ports, keys, "trimtab")
+    (folder / "keys").mkdir(exist_ok=True)
+    part.prepare()
+    os.environ.update(AWS_ACCESS_KEY_ID=keys.s3_access, AWS_SECRET_ACCESS_KEY=keys.s3_secret)
+    process = start(list(part.command), folder / "s3.log")
+    store = S3Store("trimtab", part.address)
+    try:
+        wait_until(lambda: has_bucket(store), 40, str(folder / "s3.log"))
+        yield store
+    finally:
+        process.kill()  # told to end it waits for its own streams; every write is with the kernel already
+        process.wait()

@@ -5,16 +5,25 @@ last column is version / 100, counts infer requests (GET /count), and refuses no
 """
 
 import argparse
+import gzip
 import json
 import re
 import struct
 import threading
+import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "": lambda body: body,
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+}
 
 
 class Counts:
@@ -71,6 +80,7 @@ def http_handler(version: str, counts: Counts, unavailable: bool) -> type[BaseHT
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            body = UNPACK[self.headers.get("content-encoding", "")](body)
             found = re.fullmatch(r"/v2/models/([^/]+)(/versions/[^/]+)?/infer", self.path.partition("?")[0])
             if found is None:
                 return self.answer(200, b"{}")

@@ -39,9 +39,11 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "response_headers": (3, "HttpHeaders"),
         "request_body": (4, "HttpBody"),
         "response_body": (5, "HttpBody"),
+        "response_trailers": (7, "HttpTrailers"),
     },
     "HttpHeaders": {"headers": (1, "HeaderMap"), "end_of_stream": (3, FLAG)},
     "HttpBody": {"body": (1, BYTES), "end_of_stream": (2, FLAG)},
+    "HttpTrailers": {"trailers": (1, "HeaderMap")},
     "HeaderMap": {"headers": (1, "*HeaderValue")},
     "HeaderValue": {"key": (1, TEXT), "value": (2, TEXT), "raw_value": (3, BYTES)},
 }
@@ -49,12 +51,17 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
 
 def access_log_message(body: bytes) -> Any:
     """A StreamAccessLogsMessage. `google.protobuf.message.DecodeError` when it is none."""
-    return _classes()["StreamAccessLogsMessage"].FromString(body)
+    return message_class("StreamAccessLogsMessage").FromString(body)
 
 
 def processing_request(body: bytes) -> Any:
     """A ProcessingRequest. `google.protobuf.message.DecodeError` when it is none."""
-    return _classes()["ProcessingRequest"].FromString(body)
+    return message_class("ProcessingRequest").FromString(body)
+
+
+def message_class(name: str) -> Any:
+    """The protobuf class of one of MESSAGES."""
+    return _classes()[name]
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelines.observer.envoy_messages import access_log_message, processing_request
 from pipelines.observer.inbox import Copy
 from resources import inference_protocol as protocol
 from resources.errors import DataError
@@ -52,11 +53,10 @@ class Answer:
 
 def access_rows(message: bytes, event_time_header: str | None) -> list[Access]:
     """The rows of one StreamAccessLogsMessage; `DataError` when it is none."""
-    from envoy.service.accesslog.v3 import als_pb2
     from google.protobuf.message import DecodeError
 
     try:
-        entries = als_pb2.StreamAccessLogsMessage.FromString(message).http_logs.log_entry
+        entries = access_log_message(message).http_logs.log_entry
     except DecodeError as error:
         raise DataError(f"not an access log message: {error}") from error
     return [_access(entry, event_time_header) for entry in entries]
@@ -150,13 +150,12 @@ class _Half:
 
 
 def _halves(frames: Iterable[bytes]) -> tuple[_Half, _Half]:
-    from envoy.service.ext_proc.v3 import external_processor_pb2
     from google.protobuf.message import DecodeError
 
     asked, answered = _Half(), _Half()
     for frame in frames:
         try:
-            message = external_processor_pb2.ProcessingRequest.FromString(frame)
+            message = processing_request(frame)
         except DecodeError as error:
             raise DataError(f"not a processing request: {error}") from error
         match message.WhichOneof("request"):

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from pipelines.observer.envoy_messages import message_class
 from pipelines.observer.inbox import Inbox
 from pipelines.observer.ledger import SETTLED_AFTER_S, Ledger
 from pipelines.observer.metrics import Metrics
@@ -49,8 +50,7 @@ class Observer:
 
     def prepare(self) -> None:
         """Before Envoy is listened to: what is imported while copies come in costs copies, and counts need a start."""
-        import_module("envoy.service.accesslog.v3.als_pb2")
-        import_module("envoy.service.ext_proc.v3.external_processor_pb2")
+        message_class("StreamAccessLogsMessage")
         import_module("tritonclient.grpc.service_pb2")
         self.writer.prepare()
         try:

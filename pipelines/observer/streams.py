@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from pipelines.observer.envoy_messages import processing_request
 from pipelines.observer.inbox import Copy, Inbox
 
 ACCESS_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
@@ -68,7 +69,5 @@ def is_last(frame: bytes) -> bool:
         return True
     if frame[:1] not in (bytes([_RESPONSE_HEADERS]), bytes([_RESPONSE_BODY])):
         return False
-    from envoy.service.ext_proc.v3 import external_processor_pb2
-
-    message = external_processor_pb2.ProcessingRequest.FromString(frame)
+    message = processing_request(frame)
     return bool(message.response_headers.end_of_stream or message.response_body.end_of_stream)

@@ -16,8 +16,8 @@ from resources.gateway import Split
 from resources.local import triton
 from resources.traffic import Traffic
 from tests.bench.lines import Line, at_least, at_most
-from tests.gateway_stack import SERVERS, Edge, running_edge, running_observer
-from tests.serving_stack import LocalTriton, running_s3, running_triton
+from tests.gateway_stack import SERVERS, Edge, running_edge, running_observer, running_store
+from tests.serving_stack import LocalTriton, running_triton
 
 RATE_PER_S = 1_000
 MODEL = triton.PROBE
@@ -29,7 +29,7 @@ def lines() -> Iterator[Line]:
         folder = Path(name)
         server = stack.enter_context(running_triton(folder / "triton"))
         triton.ready(server.url)
-        store = stack.enter_context(running_s3(folder / "s3"))
+        store = stack.enter_context(running_store(folder / "s3"))
         both = (server.ports[0], server.ports[1])
         edge = stack.enter_context(running_edge(folder / "gateway", {"blue": both, "green": both}))
         observer = stack.enter_context(running_observer(folder / "gateway", edge, store))
@@ -63,7 +63,9 @@ def _overhead(folder: Path, edge: Edge, server: LocalTriton) -> Iterator[Line]:
                 figures.append(load(folder, port, protocol, "--concurrency-range", "1", interval_s=1))
         plain, through = (statistics.median(figures) for figures in rounds.values())
         name = f"p50 through gateway, copied and logged, {protocol}"
-        yield Line("gateway", name, through, "us", "≤ 2 ms", through <= 2_000, through / plain, f"direct {plain:.0f} us")
+        yield Line(
+            "gateway", name, through, "us", "≤ 2 ms", through <= 2_000, through / plain, f"direct {plain:.0f} us"
+        )
 
 
 def load(folder: Path, port: int, protocol: str, *flags: str, interval_s: float) -> float:

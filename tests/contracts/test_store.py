@@ -1,0 +1,88 @@
+"""What every `resources.store.Store` promises, held against the fake and against a real S3."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from resources.errors import Conflict, NotFound
+from resources.store import Store
+from tests.fakes import MemoryStore
+from tests.gateway_stack import running_store
+
+
+@pytest.fixture(scope="module", params=["fake", pytest.param("seaweedfs", marks=pytest.mark.integration)])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    if request.param == "fake":
+        yield MemoryStore()
+        return
+    folder: Path = tmp_path_factory.mktemp("s3") / "s3"
+    with running_store(folder) as real:
+        yield real
+
+
+def test_what_was_put_is_got(store: Store) -> None:
+    store.put("put/a", b"\x00body")
+    assert store.get("put/a") == b"\x00body"
+
+
+def test_the_same_bytes_may_be_put_again_and_other_bytes_may_not(store: Store) -> None:
+    store.put("once/a", b"1")
+    store.put("once/a", b"1")
+    with pytest.raises(Conflict, match="once/a"):
+        store.put("once/a", b"2")
+    assert store.get("once/a") == b"1"
+
+
+def test_a_missing_object_is_not_found_by_its_name(store: Store) -> None:
+    with pytest.raises(NotFound, match="nowhere/a"):
+        store.get("nowhere/a")
+    assert store.pointer("nowhere/a") is None
+
+
+def test_keys_come_in_order_under_their_prefix_and_after_a_key(store: Store) -> None:
+    for key in ("list/b", "list/a", "list/c/d", "listed"):
+        store.put(key, b"")
+    assert store.keys("list/") == ["list/a", "list/b", "list/c/d"]
+    assert store.keys("list/", after="list/a") == ["list/b", "list/c/d"]
+    assert store.keys("list/", after="list/aa") == ["list/b", "list/c/d"]
+    assert store.keys("list/x") == []
+
+
+def test_more_keys_than_a_page_are_all_listed(store: Store) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    names = [f"many/{i:04d}" for i in range(1_050)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: store.put(name, b""), names))
+    assert store.keys("many/") == names
+
+
+def test_a_pointer_moves_only_from_the_state_that_was_read(store: Store) -> None:
+    first = store.swap("state/p", b"1", None)
+    seen = store.pointer("state/p")
+    assert seen is not None
+    assert (seen.body, seen.etag) == (b"1", first)
+    second = store.swap("state/p", b"2", first)
+    for stale in (first, None):
+        with pytest.raises(Conflict):
+            store.swap("state/p", b"3", stale)
+    seen = store.pointer("state/p")
+    assert seen is not None
+    assert (seen.body, seen.etag) == (b"2", second)
+
+
+def test_of_many_writers_that_read_the_same_state_one_wins(store: Store) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    etag = store.swap("race/p", b"0", None)
+
+    def swap(number: int) -> bool:
+        try:
+            store.swap("race/p", f"{number}".encode(), etag)
+        except Conflict:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(swap, range(1, 9))) == 1

@@ -1,0 +1,96 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resources.envoy_config import bootstrap, routes
+from resources.gateway import Split, read_splits, write_splits
+from resources.local import envoy
+
+POOLS = {"blue": (8000, 8001), "green": (8100, 8101)}
+
+
+def model_routes(table: dict[str, Any], model: str) -> list[dict[str, Any]]:
+    host = table["resources"][0]["virtual_hosts"][0]
+    found: list[dict[str, Any]] = host["matcher"]["matcher_tree"]["exact_match_map"]["map"][model]["action"][
+        "typed_config"
+    ]["routes"]
+    return found
+
+
+def infer_routes(table: dict[str, Any], model: str) -> list[dict[str, Any]]:
+    return [route for route in model_routes(table, model) if route["name"] == "infer"]
+
+
+@given(st.integers(0, 100))
+def test_a_pool_of_weight_zero_is_in_no_route(green: int) -> None:
+    table = routes({"m": ({"blue": 100 - green, "green": green}, None)}, "1")
+    for route in infer_routes(table, "m"):
+        weights = {c["name"]: c["weight"] for c in route["route"]["weighted_clusters"]["clusters"]}
+        assert sum(weights.values()) == 100
+        assert all(weights.values())
+        assert any(name.startswith("green") for name in weights) == (green > 0)
+
+
+def test_only_infer_requests_are_mirrored_and_to_the_cluster_of_their_protocol() -> None:
+    table = routes({"m": ({"blue": 100}, "green")}, "1")
+    mirrors = [route["route"].get("request_mirror_policies") for route in model_routes(table, "m") if "route" in route]
+    assert mirrors == [[{"cluster": "green-grpc"}], [{"cluster": "green-http"}], None, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_infer"),
+    [
+        ("/v2/models/m/infer", True),
+        ("/v2/models/m/versions/7/infer", True),
+        ("/v2/models/m/infer/x", False),
+        ("/v2/models/m/versions/7/8/infer", False),
+        ("/v2/models/infer", False),
+        ("/v2/models/m/generate", False),
+    ],
+)
+def test_what_counts_as_an_infer_request_is_exact(path: str, is_infer: bool) -> None:
+    table = routes({"m": ({"blue": 100}, None)}, "1")
+    pattern = infer_routes(table, "m")[1]["match"]["safe_regex"]["regex"]
+    assert bool(re.fullmatch(pattern, path)) == is_infer
+
+
+def test_everything_listens_and_connects_on_loopback() -> None:
+    text = json.dumps(bootstrap(Path("/x"), 1, 2, POOLS, 3, 4))
+    addresses = re.findall(r'"address": "([^"]+)"', text)
+    assert len(addresses) > 8
+    assert set(addresses) == {"127.0.0.1"}
+
+
+def test_the_version_is_in_the_answer_that_envoy_is_given() -> None:
+    assert routes({}, "42")["version_info"] == "42"
+
+
+def test_both_files_are_replaced_and_none_is_left_half_written(tmp_path: Path) -> None:
+    splits = {"m": Split({"blue": 90, "green": 10}, "green"), "n": Split({"green": 100})}
+    write_splits(tmp_path, splits, 7)
+    assert read_splits(tmp_path) == (splits, 7)
+    assert json.loads((tmp_path / "routes.json").read_text())["version_info"] == "7"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["routes.json", "splits.json"]
+
+
+def test_a_restart_serves_the_splits_that_the_folder_has(tmp_path: Path) -> None:
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4)
+    assert read_splits(tmp_path) == ({}, 0)
+    write_splits(tmp_path, {"m": Split({"green": 100})}, 3)
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4)
+    assert read_splits(tmp_path) == ({"m": Split({"green": 100})}, 3)
+    assert infer_routes(json.loads((tmp_path / "routes.json").read_text()), "m")
+
+
+def test_servers_without_envoy_are_named(tmp_path: Path) -> None:
+    from resources.errors import StackError
+
+    with pytest.raises(StackError, match=str(tmp_path)):
+        envoy.command(tmp_path, tmp_path)
+    with pytest.raises(StackError, match="refused"):
+        envoy.ready("http://127.0.0.1:9")
