@@ -17,7 +17,7 @@ from resources.local import ports as ports_of
 from resources.local.ledger import Ledger, Record
 from resources.local.part import Part
 from resources.local.probes import TIMEOUT_S, reason
-from resources.local.processes import MARK, Ending, end
+from resources.local.processes import MARK, Ending, end, remove
 
 Report = Callable[[str, str, float], None]
 """Called with part, state and seconds since its start. States: waiting, starting, ready, running (before this `up`),
@@ -120,6 +120,7 @@ class Launch:
             part.after,
             int(part.stop_signal),
             part.grace_s,
+            part.leftovers,
         )
         self.ledger.add(record)
         return process, record
@@ -148,7 +149,8 @@ class Launch:
 
     def _undo(self) -> None:
         end([Ending(process, int(part.stop_signal), part.grace_s) for part, process in self._started.values()])
-        for name in self._started:
+        for name, (part, _) in self._started.items():
+            remove(part.leftovers)
             self.ledger.remove(name)
             self.report(name, "stopped", 0)
 

@@ -28,6 +28,7 @@ class Record:
     after: tuple[str, ...]
     stop_signal: int
     grace_s: float
+    leftovers: tuple[str, ...] = ()
 
     def process(self) -> psutil.Process | None:
         """Its process while it lives."""
@@ -100,4 +101,4 @@ class Ledger:
 
 
 def _record(body: Mapping[str, Any]) -> Record:
-    return Record(**{**body, "after": tuple(body["after"])})
+    return Record(**{**body, "after": tuple(body["after"]), "leftovers": tuple(body.get("leftovers", ()))})

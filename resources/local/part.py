@@ -43,6 +43,8 @@ class Part:
     patience_s: float = 90
     stop_signal: int = signal.SIGTERM
     grace_s: float = 5
+    leftovers: tuple[str, ...] = ()
+    """Files outside the home that a killed server leaves behind."""
 
 
 def inherited(environ: Mapping[str, str] | None = None, **extra: str) -> dict[str, str]:

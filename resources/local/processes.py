@@ -90,6 +90,12 @@ def end(endings: Iterable[Ending]) -> None:
         psutil.wait_procs(list(doomed.values()), timeout=5)
 
 
+def remove(files: Iterable[str]) -> None:
+    """What ended processes left behind."""
+    for file in files:
+        Path(file).unlink(missing_ok=True)
+
+
 def _send(process: psutil.Process, signal: int) -> None:
     try:
         process.send_signal(signal)

@@ -20,6 +20,12 @@ PORTS = {"api": 8333, "grpc": 8334, "master": 8335, "master-grpc": 8336, "volume
     "filer": 8339,
     "filer-grpc": 8340,
 }
+# SeaweedFS puts them there whatever TMPDIR says, and leaves them when it is killed.
+SOCKETS = "/tmp/seaweedfs-{}-{}.sock"
+SOCKET_PORTS = {"s3": "api", "s3-grpc": "grpc", "master-grpc": "master-grpc", "volume-grpc": "volume-grpc"} | {
+    "filer": "filer",
+    "filer-grpc": "filer-grpc",
+}
 PROBE = "probe/readiness"
 
 
@@ -39,6 +45,7 @@ def part(servers: Path, home: Path, ports: Mapping[str, int], keys: Keys, bucket
         prime=partial(client, endpoint, keys),
         # It answers no more but waits 15 s for its own streams; every write is with the kernel already.
         grace_s=2,
+        leftovers=tuple(SOCKETS.format(name, ports[port]) for name, port in SOCKET_PORTS.items()),
     )
 
 

@@ -21,7 +21,7 @@ from resources.local.launch import Launch, Report
 from resources.local.ledger import Contents, Ledger, Record
 from resources.local.part import Part
 from resources.local.probes import TIMEOUT_S, reason
-from resources.local.processes import Ending, end, find, leads_session, marked, memory_bytes, tree
+from resources.local.processes import Ending, end, find, leads_session, marked, memory_bytes, remove, tree
 
 NEEDED_BYTES = 2 * 1024**3
 
@@ -190,6 +190,7 @@ def _end_records(records: Sequence[Record], report: Report = silent) -> list[str
             report(name, "stopping", 0)
         end([Ending(alive[name][1], alive[name][0].stop_signal, alive[name][0].grace_s) for name in wave])
         for name in wave:
+            remove(alive[name][0].leftovers)
             report(name, "stopped", 0)
         stopped += wave
     return stopped

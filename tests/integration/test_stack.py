@@ -176,6 +176,14 @@ def test_objects_survive_down_and_a_killed_server(home: Path) -> None:
         assert {key: client.get_object(Bucket="trimtab", Key=key)["Body"].read() for key in bodies} == bodies
 
 
+def test_a_killed_server_s_sockets_are_removed(home: Path) -> None:
+    up(home, only(home, "s3"))
+    sockets = [Path(file) for file in Ledger(home).read().parts["s3"].leftovers]
+    assert all(socket.exists() for socket in sockets)
+    down(home)
+    assert not any(socket.exists() for socket in sockets)
+
+
 def test_s3_refuses_foreign_keys(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     from botocore.exceptions import ClientError
 
