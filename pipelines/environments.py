@@ -47,7 +47,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         gateway_admin=env.get("TRIMTAB_GATEWAY_ADMIN", "http://127.0.0.1:9901"),
         observer=env.get("TRIMTAB_OBSERVER"),
         servers=Path(env.get("TRIMTAB_SERVERS", str(Path(__file__).parents[1] / "deploy" / "servers" / ".venv"))),
-        signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "private.pem"))),
+        signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "signing.pem"))),
         triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
     )

@@ -40,6 +40,8 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "GIT_PYTHON_REFRESH": "quiet",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # A dead MLflow is told within seconds, not after minutes of retries.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 
 from assets.canary.events import (
+    Abort,
     Event,
     Loaded,
     LoadFailed,
@@ -26,6 +27,7 @@ from assets.canary.guards import count
 from assets.canary.lease import claim, close
 from assets.canary.rollout import Phase, Rollout, mirror, share, weights
 from assets.canary.step import step
+from assets.verdict import Verdict
 from resources.errors import Conflict, GatewayError, ServingError
 from resources.gateway import Gateway, Split
 from resources.lineage import Lineage
@@ -105,6 +107,8 @@ class Driver:
             return self._load(rollout)
         if not rollout.confirmed:
             return self._weigh(rollout)
+        if (lost := self._lost(rollout)) is not None:
+            return lost
         if rollout.phase is Phase.MIRRORING:
             return self._mirror(rollout)
         return self._look(rollout)
@@ -123,6 +127,15 @@ class Driver:
             return Loaded()
         self.pause(0.2)
         return Tick()
+
+    def _lost(self, rollout: Rollout) -> Event | None:
+        """A challenger that crashed is no matter of statistics; an agent that fell silent proves nothing."""
+        for state in self.pools.states(rollout.challenger_pool, rollout.model):
+            if state.state in ("FAILED", "REFUSED"):
+                return Abort(f"{state.replica} {state.state.lower()}: {state.reason}", Verdict.FAIL)
+            if state.state == "LOST":
+                return Abort(f"{state.replica}: {state.reason}")
+        return None
 
     def _weigh(self, rollout: Rollout) -> Event:
         asked = weights(rollout)

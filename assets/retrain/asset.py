@@ -1,13 +1,14 @@
 """The retrain room's door."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pandas as pd
 
 from assets.champion import champion, reference_key
+from assets.decision import Decision, Evidence
 from assets.door import check_results, gate, interval, record, room
 from assets.drift.reference import build_reference
 from assets.drift.settings import DriftSettings
@@ -52,6 +53,10 @@ def candidate_model(
         snapshot = take(model, store, as_of - timedelta(days=settings.lookback_days), as_of, as_of)
         features, label = snapshot.features.features, snapshot.features.label
         earlier, holdout = time_split(snapshot.frame, label, as_of, settings.holdout_days)
+        if earlier.empty or holdout.empty:
+            decision = _too_little(model.name, len(earlier), len(holdout), as_of)
+            yield from gate(context, decision, record(context, decision, store, lineage), CHECKS)
+            return
         context.log.info(f"fitting on {len(earlier)} rows, judging on the {len(holdout)} that came after")
         scores = score(to_onnx(model.fit(earlier, snapshot.features, settings.seed), features), holdout, features)
         current = champion(model.name, lineage, store)
@@ -104,3 +109,8 @@ def candidate_model(
         yield from check_results(context, decision, CHECKS)
 
     return asset
+
+
+def _too_little(name: str, earlier: int, holdout: int, as_of: datetime) -> Decision:
+    why = f"{earlier} labelled rows to fit on and {holdout} later ones to judge on: both are needed"
+    return Decision(name, "retrain", as_of, why, (Evidence("floor", Verdict.INCONCLUSIVE, why),))

@@ -106,7 +106,13 @@ def promotions(store: Store, model: str, weeks: Sequence[Week]) -> list[dict[str
     for week in weeks:
         record = decisions(store, model, week.end).get("canary")
         if record and record["verdict"] == "PASS":
-            found.append({"as_of": record["as_of"], "version": record["details"].get("version"), "why": record["why"]})
+            found.append(
+                {
+                    "as_of": record["as_of"],
+                    "version": record["details"].get("rollout", {}).get("version"),
+                    "why": record["why"],
+                }
+            )
     return found
 
 

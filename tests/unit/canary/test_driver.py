@@ -1,0 +1,208 @@
+from datetime import UTC, datetime, timedelta
+
+import pandas as pd
+import pytest
+
+from assets.canary.driver import Driver, load
+from assets.canary.rollout import Phase, Rollout, begin
+from assets.canary.settings import CanarySettings
+from resources.errors import ServingError
+from resources.gateway import Split
+from resources.pools import Assignment, ReplicaState, ServedCounts
+from tests.fakes import MemoryGateway, MemoryStore
+from tests.fakes_lineage import MemoryLineage
+
+MODEL = "churn"
+SETTINGS = CanarySettings(mirror_requests=20, requests_per_rung=1000, hold_deadline_s=600, rung_deadline_s=600)
+EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class World:
+    """Traffic, pools and time of a small world: 500 requests a second, split as the gateway says."""
+
+    def __init__(self, *, challenger_errors: float = 0.0) -> None:
+        self.now = EPOCH
+        self.store, self.gateway, self.lineage = MemoryStore(), MemoryGateway(("blue", "green")), MemoryLineage()
+        self.challenger_errors = challenger_errors
+        self.state, self.reason = "READY", ""
+        self.assigned: dict[str, Assignment] = {}
+        self.mirrored = 0
+        self.rows: list[dict[str, object]] = []
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def pause(self, seconds: float) -> None:
+        split = self.gateway.split(MODEL)
+        for i in range(int(500 * seconds)):
+            at = self.now + timedelta(seconds=i / 500)
+            green = split is not None and (i * 37) % 100 < split.weights.get("green", 0)
+            failed = green and i % 100 < 100 * self.challenger_errors
+            pool = "green" if green else "blue"
+            row = {"request_id": f"{at:%s.%f}", "seen_at": at, "pool": pool, "ok": not failed, "latency_ms": 1.0}
+            self.rows.append(row)
+        if split is not None and split.mirror:
+            self.mirrored += int(500 * seconds)
+        self.now += timedelta(seconds=seconds)
+
+    # what the driver asks of pools
+    def desired(self, pool: str) -> dict[str, Assignment]:
+        return {MODEL: self.assigned[pool]} if pool in self.assigned else {}
+
+    def assign(self, pool: str, model: str, assignment: Assignment) -> None:
+        self.assigned[pool] = assignment
+
+    def states(self, pool: str, model: str) -> list[ReplicaState]:
+        held = self.assigned.get(pool, Assignment(0, "", ""))
+        return [ReplicaState(f"{pool}-0", held.version, self.state, self.reason, held.digest, self.now)]
+
+    def statistics(self, pool: str, model: str, version: int) -> ServedCounts:
+        return ServedCounts(self.mirrored, 0)
+
+    # what the driver asks of traffic
+    def flush(self) -> None: ...
+
+    def access_seen(self, model: str, since: datetime) -> pd.DataFrame:
+        columns = ["request_id", "seen_at", "pool", "ok", "latency_ms"]
+        return pd.DataFrame([row for row in self.rows if row["seen_at"] >= since], columns=columns)  # type: ignore[operator]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def driver(world: World, name: str = "first") -> Driver:
+    found = load(world.store, MODEL)
+    return Driver(
+        name,
+        world.store,
+        world,  # type: ignore[arg-type]
+        world.gateway,  # type: ignore[arg-type]
+        world,  # type: ignore[arg-type]
+        world.lineage,  # type: ignore[arg-type]
+        lambda _text: None,
+        found[1].etag if found else None,
+        world.clock,
+        world.pause,
+    )
+
+
+def rollout(champion: bool = True) -> Rollout:
+    return begin(
+        MODEL,
+        2,
+        "green",
+        "packages/churn/2/x.tar",
+        "d" * 64,
+        SETTINGS,
+        EPOCH,
+        champion=(1, "blue") if champion else None,
+    )
+
+
+@pytest.fixture
+def serving(world: World) -> World:
+    world.gateway.set_split(MODEL, Split({"blue": 100}))
+    for version in (1, 2):
+        world.lineage.register(
+            MODEL, bytes([version]), dagster_run_id=f"r{version}", snapshot_digest="s", snapshot_uri="u"
+        )
+    world.lineage.set_alias(MODEL, "champion", 1)
+    return world
+
+
+def champion(world: World) -> int:
+    found = world.lineage.version_of(MODEL, "champion")
+    assert found is not None
+    return found.version
+
+
+def test_a_healthy_challenger_is_promoted_and_then_gets_all_traffic(serving: World) -> None:
+    ended = driver(serving).drive(rollout())
+    assert ended.phase is Phase.PROMOTED, ended.reason
+    assert ended.closed
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert (split.weights, split.mirror) == ({"green": 100}, None)
+    assert champion(serving) == 2
+
+
+def test_a_failing_challenger_is_rolled_back_and_the_champion_stays(serving: World) -> None:
+    serving.challenger_errors = 0.1
+    ended = driver(serving).drive(rollout())
+    assert ended.phase is Phase.ROLLED_BACK
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"blue": 100}
+    assert champion(serving) == 1
+
+
+def test_a_package_that_does_not_load_never_sees_a_client(serving: World) -> None:
+    serving.state, serving.reason = "REFUSED", "1/model.onnx was changed after signing"
+    ended = driver(serving).drive(rollout())
+    assert ended.phase is Phase.ROLLED_BACK
+    assert "1/model.onnx" in ended.reason
+    assert all(row["pool"] == "blue" for row in serving.rows)
+
+
+def test_a_challenger_that_crashes_on_the_way_up_is_rolled_back_at_once(serving: World) -> None:
+    first = driver(serving)
+    spoken: list[str] = []
+
+    def say(text: str) -> None:
+        spoken.append(text)
+        if text.startswith("5 %"):
+            serving.state, serving.reason = "FAILED", "Triton does not answer"
+
+    first.say = say
+    ended = first.drive(rollout())
+    assert ended.phase is Phase.ROLLED_BACK
+    assert "Triton does not answer" in ended.reason
+
+
+def test_a_first_release_is_promoted_once_it_is_loaded(world: World) -> None:
+    world.lineage.register(MODEL, b"1", dagster_run_id="r", snapshot_digest="s", snapshot_uri="u")
+    world.lineage.register(MODEL, b"2", dagster_run_id="q", snapshot_digest="s", snapshot_uri="u")
+    ended = driver(world).drive(rollout(champion=False))
+    assert ended.phase is Phase.PROMOTED
+    assert champion(world) == 2
+
+
+def test_of_two_drivers_only_one_acts(serving: World) -> None:
+    first, second = driver(serving, "first"), driver(serving, "second")
+    first._save(rollout())
+    with pytest.raises(ServingError, match="taken over"):
+        second.drive(rollout())
+    with pytest.raises(ServingError, match="driven by first"):
+        driver(serving, "second").drive(load(serving.store, MODEL)[0])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("killed_after", range(1, 14))
+def test_a_driver_killed_after_any_write_is_resumed_to_the_same_end(serving: World, killed_after: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    writes = 0
+    swap = serving.store.swap
+
+    def dying(key: str, body: bytes, etag: str | None) -> str:
+        nonlocal writes
+        writes += 1
+        after = swap(key, body, etag)
+        if writes == killed_after:
+            raise Killed
+        return after
+
+    serving.store.swap = dying  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        driver(serving, "first").drive(rollout())
+    serving.now += timedelta(seconds=SETTINGS.lease_s + 1)
+    found = load(serving.store, MODEL)
+    assert found is not None
+    ended = driver(serving, "second").drive(found[0])
+    assert ended.phase is Phase.PROMOTED, ended.reason
+    assert champion(serving) == 2
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"green": 100}
