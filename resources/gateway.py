@@ -13,7 +13,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from resources.envoy_config import ROUTE_TABLE, ROUTES_FILE, routes
+from resources.envoy_config import ROUTE_TABLE, ROUTES_FILE
+from resources.envoy_routes import routes
 from resources.errors import GatewayError
 
 SPLITS_FILE = "splits.json"

@@ -135,10 +135,12 @@ class Ledger:
             self._thin(now)
 
     def is_caught_up(self) -> bool:
-        """Whether all that Envoy had counted at the last reading is here."""
+        """Whether all that Envoy had counted at the last reading is here, but for what is known to be lost."""
         with self._lock:
-            here = self._access.everything >= self._requests
-            return here and self._answers.everything >= self._ok.everything
+            last = self.samples[-1] if self.samples else Sample(0.0, 0, 0, 0, 0)
+            lost_rows, lost_answers = last.requests - last.access, last.ok - last.answers
+            here = self._access.everything + lost_rows >= self._requests
+            return here and self._answers.everything + lost_answers >= self._ok.everything
 
     def between(self, since: float | None) -> tuple[Sample, Sample] | None:
         """The samples that bound [since, now), without `since` all that was ever seen; None before the first."""

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from resources import envoy_config, gateway
+from resources import envoy_routes, gateway
 from resources.errors import GatewayError
 from resources.gateway import Gateway, Split, read_splits
 from tests.gateway_stack import Edge, call, running_edge, start_pool, stop
@@ -293,7 +293,7 @@ def test_routes_that_envoy_refuses_are_an_error_and_the_former_ones_stay(
     edge: Edge, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def table(splits: Any, version: str) -> Any:
-        right = envoy_config.routes(splits, version)
+        right = envoy_routes.routes(splits, version)
         return (
             right
             if "broken" not in splits

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources.envoy_config import bootstrap, routes
+from resources.envoy_config import bootstrap
+from resources.envoy_routes import routes
 from resources.gateway import Split, read_splits, write_splits
 from resources.local import envoy
 

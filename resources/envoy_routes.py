@@ -1,0 +1,151 @@
+"""Envoy's routes file as data: which requests pass, and by which split. Pure; `gateway.py` writes it."""
+
+from collections.abc import Mapping
+
+from resources.envoy_config import COPIED, INFER_ROUTE, ROUTE_TABLE, TYPE, Json, named
+
+_TIMEOUT = "300s"
+_GRPC_SERVICE = "/inference.GRPCInferenceService/"
+_GRPC_ABOUT_MODEL = "Model(Ready|Metadata|Config|Statistics)"
+_GRPC_ABOUT_SERVER = "Server(Live|Ready|Metadata)"
+# Which model it is was decided by x-model, which the Lua filter took from this very path.
+_HTTP_MODEL = "/v2/models/[^/]+(/versions/[^/]+)?"
+_HTTP_ABOUT_SERVER = "/v2(/health/(live|ready))?"
+
+_GRPC_UNIMPLEMENTED, _GRPC_NOT_FOUND = "12", "5"
+_NOT_OPEN = "not open here: the gateway serves infer, ready, metadata, config and stats of models, and server health"
+_UNKNOWN = "unknown model: the gateway has no split for it"
+
+
+def routes(splits: Mapping[str, tuple[Mapping[str, int], str | None]], version: str) -> Json:
+    """The whole routes file: model to (weights in percent by pool, mirror pool), side by side.
+
+    Models are found by one hash lookup of `x-model`, which the Lua filter wrote: a thousand models cost what one costs.
+    """
+    host: Json = {"name": "all", "domains": ["*"]}
+    if splits:
+        header = {"@type": TYPE + "type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": "x-model"}
+        models = {model: _route_list(_model_routes(weights, mirror)) for model, (weights, mirror) in splits.items()}
+        host["matcher"] = {
+            "matcher_tree": {
+                "input": {"name": "model", "typed_config": header},
+                "exact_match_map": {"map": models},
+            },
+            "on_no_match": _route_list(_other_routes()),
+        }
+    else:
+        host["routes"] = _other_routes()
+    table = {"@type": TYPE + "config.route.v3.RouteConfiguration", "name": ROUTE_TABLE, "virtual_hosts": [host]}
+    return {"version_info": version, "resources": [table]}
+
+
+def _route_list(entries: list[Json]) -> Json:
+    return {"action": named("routes", "config.route.v3.RouteList", routes=entries)}
+
+
+def _model_routes(weights: Mapping[str, int], mirror: str | None) -> list[Json]:
+    return [
+        {
+            **_route({"path": _GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
+            "typed_per_filter_config": _grpc_copies(),
+        },
+        _route(_regex(_HTTP_MODEL + "/infer"), _split("http", weights, mirror), INFER_ROUTE),
+        _route(_regex(_quoted_service() + _GRPC_ABOUT_MODEL), _split("grpc", weights, None)),
+        _route(_regex(_HTTP_MODEL + "(/(ready|config|stats))?"), _split("http", weights, None)),
+        *_refusals(_NOT_OPEN, _GRPC_UNIMPLEMENTED),
+    ]
+
+
+def _other_routes() -> list[Json]:
+    named = {"headers": [{"name": "x-model", "present_match": True}]}
+    return [
+        _route(_regex(_quoted_service() + _GRPC_ABOUT_SERVER), _anywhere("grpc")),
+        _route(_regex(_HTTP_ABOUT_SERVER), _anywhere("http")),
+        *[
+            {**route, "match": {**route["match"], "headers": route["match"].get("headers", []) + named["headers"]}}
+            for route in _refusals(_UNKNOWN, _GRPC_NOT_FOUND)
+        ],
+        *_refusals(_NOT_OPEN, _GRPC_UNIMPLEMENTED),
+    ]
+
+
+def _quoted_service() -> str:
+    return _GRPC_SERVICE.replace(".", r"\.")
+
+
+def _regex(expression: str) -> Json:
+    return {"safe_regex": {"regex": expression}}
+
+
+def _route(match: Json, action: Json, name: str = "about") -> Json:
+    route = {"name": name, "match": match, "route": action}
+    return route if name == INFER_ROUTE else {**route, "typed_per_filter_config": _uncopied()}
+
+
+def _grpc_copies() -> Json:
+    """Only trailers end a gRPC answer: with them the observer need not wait for the stream to be closed."""
+    mode = {**COPIED, "response_header_mode": "SKIP", "response_trailer_mode": "SEND"}
+    kind = TYPE + "extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
+    return {"copies": {"@type": kind, "overrides": {"processing_mode": mode}}}
+
+
+def _uncopied() -> Json:
+    return {"copies": {"@type": TYPE + "extensions.filters.http.ext_proc.v3.ExtProcPerRoute", "disabled": True}}
+
+
+def _split(kind: str, weights: Mapping[str, int], mirror: str | None) -> Json:
+    """Each request goes to one pool at random by weight, and a copy to the mirror, whose answer Envoy drops."""
+    clusters = [
+        {"name": f"{pool}-{kind}", "weight": percent, "response_headers_to_add": [_header("x-pool", pool)]}
+        for pool, percent in sorted(weights.items())
+        if percent > 0
+    ]
+    action: Json = {
+        "weighted_clusters": {"clusters": clusters},
+        "timeout": _TIMEOUT,
+        "retry_policy": {
+            "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes,unavailable",
+            "retriable_status_codes": [503],
+            "num_retries": 1,
+            "retry_back_off": {"base_interval": "0.05s", "max_interval": "0.5s"},
+        },
+    }
+    if mirror is not None:
+        action["request_mirror_policies"] = [{"cluster": f"{mirror}-{kind}"}]
+    return action
+
+
+def _anywhere(kind: str) -> Json:
+    """Questions about the server are answered by any pool that is up."""
+    return {
+        "cluster": f"any-{kind}",
+        "retry_policy": {
+            "retry_on": "connect-failure,refused-stream,reset-before-request",
+            "num_retries": 2,
+            "retry_host_predicate": [
+                named(
+                    "envoy.retry_host_predicates.previous_hosts",
+                    "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+                )
+            ],
+            "host_selection_retry_max_attempts": 3,
+        },
+    }
+
+
+def _header(key: str, value: str) -> Json:
+    return {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+
+
+def _refusals(reason: str, grpc_status: str) -> list[Json]:
+    answer = {"status": 404, "body": {"inline_string": reason}}
+    is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc"}}
+    common = {"name": "refused", "direct_response": answer, "typed_per_filter_config": _uncopied()}
+    return [
+        {
+            **common,
+            "match": {"prefix": "/", "headers": [is_grpc]},
+            "response_headers_to_add": [_header("grpc-status", grpc_status)],
+        },
+        {**common, "match": {"prefix": "/"}},
+    ]
