@@ -1,20 +1,24 @@
 """Sensors: one for all models starts the loop when a drift check fails."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecord
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
 
 from pipelines.factory import IMPROVE
 from pipelines.jobs import job_name, keys
 from pipelines.spec import ModelSpec
 
 ALARMS = ("inputs", "harm")
+EVALUATED = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
 ACTIVE = [
     DagsterRunStatus.QUEUED,
     DagsterRunStatus.NOT_STARTED,
@@ -33,17 +37,28 @@ class Alarm:
     partition: str
 
 
-def latest_alarm(records: Mapping[str, AssetCheckExecutionRecord | None]) -> Alarm | None:
-    """The newest failed check among one model's; warnings (no data, no labels) are no alarms."""
-    alarms = []
-    for check, record in records.items():
-        event = record.event.dagster_event if record and record.event else None
-        if record is None or event is None:
-            continue
-        evaluation = event.asset_check_evaluation_data
-        if not evaluation.passed and evaluation.severity is dg.AssetCheckSeverity.ERROR:
-            alarms.append(Alarm(record.id, check, str(evaluation.metadata["partition"].value)))
-    return max(alarms, key=lambda alarm: alarm.record, default=None)
+def evaluated(
+    instance: dg.DagsterInstance, keys: Sequence[dg.AssetCheckKey]
+) -> dict[dg.AssetCheckKey, AssetCheckExecutionRecord]:
+    """The latest evaluation of each check, one query for all; those that are just running anew cost one each."""
+    storage = instance.event_log_storage
+    found = dict(storage.get_latest_asset_check_execution_by_key(list(keys)))
+    for key, record in found.items():
+        if record.status not in EVALUATED:
+            history = storage.get_asset_check_execution_history(key, limit=10)
+            found[key] = next((item for item in history if item.status in EVALUATED), record)
+    return {key: record for key, record in found.items() if record.status in EVALUATED}
+
+
+def alarm_in(check: str, record: AssetCheckExecutionRecord | None) -> Alarm | None:
+    """The alarm that an evaluation is; a warning (no data, no labels) is none."""
+    event = record.event.dagster_event if record and record.event else None
+    if record is None or event is None:
+        return None
+    evaluation = event.asset_check_evaluation_data
+    if evaluation.passed or evaluation.severity is not dg.AssetCheckSeverity.ERROR:
+        return None
+    return Alarm(record.id, check, str(evaluation.metadata["partition"].value))
 
 
 def cooled_down(last: str | None, at: datetime, cooldown: timedelta) -> bool:
@@ -73,10 +88,11 @@ def build_drift_sensor(
             for spec in members
             for check in ALARMS
         }
-        records = context.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(check_keys.values()))
+        records = evaluated(context.instance, list(check_keys.values()))
         held, requests = [], []
         for spec in members:
-            alarm = latest_alarm({check: records.get(check_keys[spec.name, check]) for check in ALARMS})
+            alarms = [alarm_in(check, records.get(check_keys[spec.name, check])) for check in ALARMS]
+            alarm = max(filter(None, alarms), key=lambda item: item.record, default=None)
             seen = cursor.get(spec.name, {})
             if alarm is None or alarm.record <= int(seen.get("record", 0)):
                 continue

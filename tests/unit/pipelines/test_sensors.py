@@ -4,6 +4,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster import DagsterEvent
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 
 from pipelines.factory import partitions_by_cadence
 from pipelines.jobs import build_jobs
@@ -135,3 +137,33 @@ def test_cooldown_is_counted_in_the_datas_own_time() -> None:
     assert cooled_down(None, last, timedelta(days=365))
     assert not cooled_down(last.isoformat(), last + timedelta(days=9), timedelta(days=10))
     assert cooled_down(last.isoformat(), last + timedelta(days=10), timedelta(days=10))
+
+
+def plan(instance: dg.DagsterInstance, check: str = "inputs") -> None:
+    """A new check of the model has been queued, as Dagster notes it when a run is created."""
+    key = dg.AssetKey(["churn", "drift_report"])
+    planned = AssetCheckEvaluationPlanned(asset_key=key, check_name=check)
+    run = dg.DagsterRun(job_name="watch_weekly")
+    instance.add_run(run)
+    event = DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED.value,
+        job_name="watch_weekly",
+        event_specific_data=planned,
+    )
+    instance.report_dagster_event(event, run.run_id)
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_check_that_is_running_anew_hides_neither_an_alarm_nor_a_pass(
+    instance: dg.DagsterInstance, passed: bool
+) -> None:
+    report(instance, WEEKS[0], passed=passed)
+    plan(instance)
+    plan(instance, "harm")
+    assert len(Ticking(instance, spec()).tick()) == (0 if passed else 1)
+
+
+def test_an_alarm_that_recovered_before_it_could_start_a_loop_starts_none(instance: dg.DagsterInstance) -> None:
+    report(instance, WEEKS[0])
+    report(instance, WEEKS[1], passed=True)
+    assert Ticking(instance, spec()).tick() == []
