@@ -52,7 +52,9 @@ def drift_report(
             traffic.flush()
             decision = _judge(model.name, current, settings, traffic, store, span.start, span.end, label_delay)
         context.log.info(f"drift: {decision.verdict.name}: {decision.why}")
-        artifacts = {"drift.png": figure(decision.details)} if decision.details.get("days") else {}
+        # A quiet week has its sparkline; drawing the figure takes longer than judging the week.
+        shown = decision.verdict is not Verdict.PASS and decision.details.get("days")
+        artifacts = {"drift.png": figure(decision.details)} if shown else {}
         metadata: dict[str, Any] = dict(record(context, decision, store, lineage, artifacts=artifacts))
         days = decision.details.get("days", [])
         if days:

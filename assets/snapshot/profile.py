@@ -1,10 +1,28 @@
 """The whylogs profile of a snapshot: mergeable into that of any longer span."""
 
+import importlib
+import sys
+
 import pandas as pd
+
+# whylogs loads these for embeddings, which features are not: without them its import takes half the time, and every
+# check of every model pays it.
+EMBEDDINGS_ONLY = "sklearn.cluster"
+
+
+def _load_whylogs() -> None:
+    if "whylogs" in sys.modules or EMBEDDINGS_ONLY in sys.modules:
+        return
+    sys.modules[EMBEDDINGS_ONLY] = None  # type: ignore[assignment]  # how Python spells "can't be imported"
+    try:
+        importlib.import_module("whylogs.core")
+    finally:
+        del sys.modules[EMBEDDINGS_ONLY]
 
 
 def profile(frame: pd.DataFrame) -> bytes:
     """A serialized whylogs profile view. Empty frames and columns of a single value have one too."""
+    _load_whylogs()
     from whylogs.core import DatasetProfile
     from whylogs.core.schema import DatasetSchema
 
@@ -19,6 +37,7 @@ def profile(frame: pd.DataFrame) -> bytes:
 
 def merged(profiles: list[bytes]) -> bytes:
     """One profile of all rows that the given ones saw. `ValueError` without any."""
+    _load_whylogs()
     from whylogs.core.view.dataset_profile_view import DatasetProfileView
 
     if not profiles:

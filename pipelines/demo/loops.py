@@ -14,7 +14,7 @@ from resources.store import Store
 
 # Requests a second. Simulated time is made of traffic: while models are fitted and profiled it should creep,
 # while a canary waits for evidence it may run.
-FULL, CANARY, CALM = 500.0, 350.0, 30.0
+FULL, CANARY, CALM = 700.0, 350.0, 30.0
 SENSOR_S = 15.0  # the sensor looks every few seconds; after this long an alarm was held back (cooldown)
 
 
@@ -101,4 +101,4 @@ class LoopWatch:
         pointer = self.store.pointer(f"rollouts/{self.model}.json")
         if pointer is None:
             return False
-        return json.loads(pointer.body).get("phase") in ("MIRRORING", "ADVANCING", "HOLDING")
+        return json.loads(pointer.body).get("phase") in ("MIRRORING", "ADVANCING", "HOLDING", "PROMOTING")

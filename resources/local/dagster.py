@@ -113,6 +113,7 @@ def instance_config(folder: Path, database_port: int) -> dict[str, Any]:
         "schedules": {"use_threads": True, "num_workers": 2},
         "retention": {"sensor": {"purge_after_days": {"skipped": 3, "success": 30, "failure": 90}}},
         "telemetry": {"enabled": False},
+        "nux": {"enabled": False},
     }
 
 
