@@ -74,13 +74,13 @@ def record(
     store: Store,
     lineage: Lineage,
     *,
-    metrics: Mapping[str, float] | None = None,
     artifacts: Mapping[str, bytes] | None = None,
-) -> dict[str, dg.MetadataValue]:
-    """Keep the decision in the store and MLflow; the metadata its pages show."""
+    picture: str | None = None,
+) -> dict[str, Any]:
+    """Keep the decision in the store and MLflow; the metadata its pages show. picture: markdown."""
     key = decision_key(decision)
     store.put(key, decision.to_json())
-    numbers = {e.name: float(e.statistic) for e in decision.evidence if e.statistic is not None} | dict(metrics or {})
+    numbers = {e.name: float(e.statistic) for e in decision.evidence if e.statistic is not None}
     run = lineage.run(
         decision.model,
         decision.gate,
@@ -92,10 +92,11 @@ def record(
     return {
         "verdict": dg.MetadataValue.text(f"{MARK[decision.verdict]} {decision.verdict.name}"),
         "why": dg.MetadataValue.text(decision.why),
+        **({"picture": dg.MetadataValue.md(picture)} if picture else {}),
         "evidence": dg.MetadataValue.md(scorecard(decision)),
         "record": dg.MetadataValue.text(key),
         "mlflow_run": dg.MetadataValue.url(lineage.page(run)),
-        **{name: dg.MetadataValue.float(round(value, 6)) for name, value in numbers.items()},
+        **{name: round(value, 6) for name, value in numbers.items()},
     }
 
 

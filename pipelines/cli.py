@@ -16,7 +16,7 @@ import click
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "down")
+ORDER = ("demo", "up", "status", "launch", "down")
 
 
 class Guide(click.Group):
@@ -163,6 +163,44 @@ def down(home: Path, as_json: bool) -> None:
         click.echo(json.dumps({"stopped": stopped}, indent=2))
     else:
         click.echo(f"stopped {len(stopped)} parts" if stopped else "nothing was running")
+
+
+@main.command()
+@click.argument("purpose", type=click.Choice(["watch", "improve", "release"]))
+@click.argument("model")
+@click.option("--partition", required=True, help="Key of the partition, as Dagster shows it: 2013-02-01.")
+@click.option("--no-wait", is_flag=True, help="Return once the run is queued.")
+@stack_home
+def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path) -> None:
+    """Run some rooms of a model for one partition, and wait for the end.
+
+    \b
+    watch     snapshot and drift check
+    improve   shadow, retrain, profile, canary: each only when the one before passed
+    release   retrain, profile, canary: a first version
+
+    \b
+    Example
+      trimtab launch watch flight_delay --partition 2013-02-01
+    """
+    from pipelines import local
+    from pipelines.environments import MODELS
+    from pipelines.jobs import PURPOSES, job_name
+    from pipelines.launch import Webserver
+    from pipelines.spec import load_specs
+
+    specs = {spec.name: spec for spec in load_specs(MODELS)}
+    if model not in specs:
+        raise click.BadParameter(f"{model!r} is no model: there are {', '.join(specs)}", param_hint="MODEL")
+    webserver = Webserver(local.read_addresses(home).url("dagster-webserver"))
+    rooms, _ = PURPOSES[purpose]
+    tags = {"model": model, "trigger": "command line"} | ({} if purpose == "watch" else {"rollout/model": model})
+    run = webserver.launch(job_name(purpose, specs[model].cadence), [[model, room] for room in rooms], partition, tags)
+    click.echo(webserver.page(run))
+    if not no_wait:
+        status = webserver.wait(run, 3600)
+        click.echo(status.lower())
+        sys.exit(0 if status == "SUCCESS" else 1)
 
 
 @main.command()

@@ -80,10 +80,15 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
             )
         ended = driver.drive(rollout)
         decision = _decision(ended, as_of, driver, published_at, {"package": assignment.digest})
-        metadata: dict[str, Any] = dict(
-            record(context, decision, store, lineage, artifacts={"canary.png": figure(decision.details)})
+        metadata = record(
+            context,
+            decision,
+            store,
+            lineage,
+            artifacts={"canary.png": figure(decision.details)},
+            picture=sparkline(decision.details),
         )
-        metadata |= {"picture": dg.MetadataValue.md(sparkline(decision.details)), "version": challenger.version}
+        metadata["version"] = challenger.version
         yield from gate(context, decision, metadata, CHECKS)
 
     return asset

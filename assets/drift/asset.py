@@ -55,12 +55,7 @@ def drift_report(
         # A quiet week has its sparkline; drawing the figure takes longer than judging the week.
         shown = decision.verdict is not Verdict.PASS and decision.details.get("days")
         artifacts = {"drift.png": figure(decision.details)} if shown else {}
-        metadata: dict[str, Any] = dict(record(context, decision, store, lineage, artifacts=artifacts))
-        days = decision.details.get("days", [])
-        if days:
-            levels = [day["threshold"] for day in days if day["threshold"] is not None]
-            aggregates = [day["aggregate"] for day in days if day["aggregate"] is not None]
-            metadata["picture"] = dg.MetadataValue.md(sparkline(aggregates, levels[-1] if levels else None))
+        metadata = record(context, decision, store, lineage, artifacts=artifacts, picture=_picture(decision))
         yield dg.MaterializeResult(asset_key=context.asset_key, metadata=metadata)
         yield from check_results(context, decision, CHECKS)
 
@@ -84,6 +79,13 @@ def _judge(
     previous = previous_details(store, name, start, str(current.version))
     window: pd.DataFrame = traffic.answers(name, start, end)
     return judge(name, reference, window, fresh, previous, settings, start, end, end, inputs)
+
+
+def _picture(decision: Decision) -> str | None:
+    days = decision.details.get("days", [])
+    levels = [day["threshold"] for day in days if day["threshold"] is not None]
+    aggregates = [day["aggregate"] for day in days if day["aggregate"] is not None]
+    return sparkline(aggregates, levels[-1] if levels else None) if aggregates else None
 
 
 def previous_details(store: Store, name: str, before: datetime, version: str) -> Mapping[str, Any] | None:

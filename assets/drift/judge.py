@@ -17,6 +17,7 @@ from assets.drift.quality import freshness, schema, wrong_columns
 from assets.drift.reference import Reference
 from assets.drift.settings import DriftSettings
 from assets.drift.threshold import Judged, Memory, walk
+from assets.verdict import Verdict
 
 
 def judge(
@@ -128,6 +129,8 @@ def _inputs(
 
 
 def _why(evidence: Sequence[Evidence]) -> str:
-    """The sentences that decided."""
+    """The sentences that decided; of a pass, the first says it."""
     worst = max(item.verdict for item in evidence)
+    if worst is Verdict.PASS:
+        return evidence[0].why
     return "; ".join(f"{item.name}: {item.why}" for item in evidence if item.verdict is worst)

@@ -91,7 +91,7 @@ def serving_profile(
         ]
         inputs = {"challenger": str(challenger.version), "servers": profiler.servers.name}
         decision = choose(model.name, points, settings, as_of, inputs)
-        metadata: dict[str, Any] = dict(record(context, decision, store, lineage))
+        metadata = record(context, decision, store, lineage)
         metadata["points"] = dg.MetadataValue.md(_table(points))
         if decision.verdict is Verdict.PASS:
             files = _files(model.name, challenger, onnx, features, probe, decision, lineage)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import dagster as dg
 import pandas as pd
@@ -74,7 +73,7 @@ def candidate_model(
             inputs["champion"] = str(current.version)
         decision = judge(model.name, holdout, label, scores, champion_scores, settings, difference, as_of, inputs)
         pictures = figures(holdout[label].to_numpy(), scores, champion_scores)
-        metadata: dict[str, Any] = dict(record(context, decision, store, lineage, artifacts=pictures))
+        metadata = record(context, decision, store, lineage, artifacts=pictures)
         if decision.verdict is not Verdict.PASS:
             yield from gate(context, decision, metadata, CHECKS)
             return

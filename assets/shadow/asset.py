@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import dagster as dg
 import pandas as pd
@@ -48,10 +47,15 @@ def shadow_evaluation(
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         as_of = interval(context).as_of
         decision = evaluate(model, settings, store, lineage, traffic, as_of, lookback, seed)
-        artifacts = {"shadow.png": figure(decision.details)} if decision.details.get("path") else {}
-        metadata: dict[str, Any] = dict(record(context, decision, store, lineage, artifacts=artifacts))
-        if artifacts:
-            metadata["picture"] = dg.MetadataValue.md(sparkline(decision.details))
+        drawn = bool(decision.details.get("path"))
+        metadata = record(
+            context,
+            decision,
+            store,
+            lineage,
+            artifacts={"shadow.png": figure(decision.details)} if drawn else {},
+            picture=sparkline(decision.details) if drawn else None,
+        )
         yield from gate(context, decision, metadata, CHECKS)
 
     return asset

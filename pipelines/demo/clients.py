@@ -58,7 +58,7 @@ class Count:
 class Clients:
     """A few threads, each with a client of its own. Use as a context manager."""
 
-    def __init__(self, address: str, model: str, features: Mapping[str, str], pace: Pace, threads: int = 8) -> None:
+    def __init__(self, address: str, model: str, features: Mapping[str, str], pace: Pace, threads: int = 4) -> None:
         self.model, self.features, self.pace, self.count = model, features, pace, Count()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="client")
         self._local = threading.local()

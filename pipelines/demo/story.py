@@ -13,7 +13,7 @@ import pandas as pd
 
 from pipelines.demo.clients import Clients, Pace
 from pipelines.demo.loops import FULL, LoopWatch
-from pipelines.demo.replay import DAY, Replay, Week
+from pipelines.demo.replay import Replay, Week
 from pipelines.demo.results import decisions, promotions, refusals, static_scores, verdict_of, week_result
 from pipelines.environments import Environment, ports
 from pipelines.factory import RELEASE, partitions_by_cadence
@@ -55,9 +55,8 @@ def run(stage: Stage, through: datetime) -> dict[str, Any]:
 
     put_sources(store, stage.say)
     weeks = weeks_until(spec, through)
+    flights = read(features, store, START, END_OF_DATA, HINDSIGHT).rename(columns={features.label: "label"})
     first = first_release(webserver, spec, stage.say)
-    flights = read(features, store, START, END_OF_DATA, HINDSIGHT)
-    flights = flights.rename(columns={features.label: "label"})
 
     pace = Pace(FULL)
     watch = LoopWatch(webserver, store, MODEL, job_name("improve", spec.cadence), pace, stage.say)
@@ -84,7 +83,7 @@ def run(stage: Stage, through: datetime) -> dict[str, Any]:
         "from": START.isoformat(),
         "through": through.isoformat(),
         **outcome(store, lineage, traffic, features, weeks, flights, through),
-        "loops": [loop(webserver, store, run) for run in sorted(loops, key=lambda run: run["creationTime"])],
+        "loops": [loop(webserver, store, run, weeks) for run in sorted(loops, key=lambda run: run["creationTime"])],
         "failed_requests": clients.count.failed,
         "failures": clients.count.failures,
         "seconds": {"first_release": round(first, 1), "replay": round(time.monotonic() - began, 1)},
@@ -168,14 +167,14 @@ def outcome(
     }
 
 
-def loop(webserver: Webserver, store: Store, run: Mapping[str, Any]) -> dict[str, Any]:
+def loop(webserver: Webserver, store: Store, run: Mapping[str, Any], weeks: list[Week]) -> dict[str, Any]:
     """One improve run: what triggered it, how it ended, and its phases timed one by one."""
     tags = {tag["key"]: tag["value"] for tag in run["tags"]}
     steps = webserver.steps(run["runId"])
-    spec_partition = tags["dagster/partition"]
-    as_of = datetime.fromisoformat(spec_partition).replace(tzinfo=UTC) + 7 * DAY
+    partition = tags["dagster/partition"]
+    as_of = next(week.end for week in weeks if week.partition == partition)
     records = decisions(store, MODEL, as_of)
-    alarm = webserver.alarmed_at(MODEL, spec_partition)
+    alarm = webserver.alarmed_at(MODEL, partition)
     last = [gate for gate in records if gate != "drift"][-1:] or ["shadow"]
     verdict = records[last[0]]["verdict"] if last[0] in records else run["status"]
     phases = {"queue": round(min(s["startTime"] for s in steps.values()) - alarm, 1)} if steps and alarm else {}
