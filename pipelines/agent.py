@@ -14,16 +14,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pipelines.heartbeat import Heartbeat
 from pipelines.reconcile import Action, Confirm, Install, Loaded, Reload, Remove, pause_s, plan
 from pipelines.replica import Installed, Replica
-from resources.errors import Conflict, NotFound, PackageRefused, ServingError, StoreError, TrimtabError
-from resources.pools import Assignment, ReplicaState, desired_key, read_desired, status_key, write_status
+from resources.errors import NotFound, PackageRefused, ServingError, StoreError, TrimtabError
+from resources.gateway import read_splits
+from resources.pools import Assignment, ReplicaState, desired_key, read_desired
 from resources.store import S3Store, Store
 from resources.triton import TritonServer
 
 log = logging.getLogger("trimtab.agent")
-HEARTBEAT_S = 1.0
-HEALTH_S = 10.0
+HEALTH_S = 5.0
+VERIFY_S = 60.0
 # Triton's words for a model whose process died; its index goes on calling it READY.
 DEAD = "is not healthy"
 
@@ -58,6 +60,30 @@ class Desired:
         return self.models
 
 
+def unused(model: str) -> str:
+    """Without a gateway that can be asked, what is desired no more is in use no more."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the gateway of this machine sends to the pool. folder: the gateway's own."""
+
+    pool: str
+    folder: Path
+
+    def use(self, model: str) -> str:
+        """Why the pool still needs the model, '' when nothing points there. Splits that can't be read are a reason."""
+        try:
+            split = read_splits(self.folder)[0].get(model)
+        except (TrimtabError, OSError, KeyError, TypeError) as error:
+            return f"the gateway's splits can't be read: {error!r}"
+        if split is None:
+            return ""
+        percent = split.weights.get(self.pool, 0)
+        return f"{percent} % of its traffic points here" if percent else "copies" * (split.mirror == self.pool)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The last of `count` failed tries with this package, and when the next one is due."""
@@ -76,11 +102,14 @@ class Agent:
     store: Store
     desired: Desired
     clock: Callable[[], float] = time.monotonic
+    use: Callable[[str], str] = unused
     states: dict[str, ReplicaState] = field(default_factory=dict)
     changed: threading.Event = field(default_factory=threading.Event)
     failures: dict[str, Failure] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     probed_at: float = 0.0
+    verified_at: dict[str, float] = field(default_factory=dict)
+    changed_files: dict[str, str] = field(default_factory=dict)
 
     def step(self) -> None:
         """One pass: read what is desired, look at what is loaded, do what is missing."""
@@ -93,8 +122,12 @@ class Agent:
         self._find_dead([model for model, state in loaded.items() if state.ready])
         for model in self.dead & set(loaded):
             loaded[model] = replace(loaded[model], ready=False)
+        for model in self._find_changed():
+            loaded[model] = replace(loaded[model], digest="")
         reported = {model: state.digest for model, state in self.states.items() if state.state == "READY"}
         for action in plan(desired, loaded, reported, self._resting(desired or {})):
+            if isinstance(action, Remove) and self._stays(action.model):
+                continue
             self._do(action, loaded.get(action.model))
         for model in set(self.states) - set(desired or self.states) - set(loaded):
             self._forget(model)
@@ -110,6 +143,34 @@ class Agent:
                 log.warning("%s: %s", model, error)
                 if DEAD in str(error):
                     self.dead.add(model)
+
+    def _find_changed(self) -> list[str]:
+        """At most one model a step, the one verified longest ago: files that changed on the disk since."""
+        for model in self.replica.known:
+            self.verified_at.setdefault(model, self.clock())
+        due = min(self.replica.known, key=self.verified_at.__getitem__, default=None)
+        if due is None or self.clock() - self.verified_at[due] < VERIFY_S:
+            return []
+        self.verified_at[due] = self.clock()
+        version, digest = self.replica.known[due]
+        try:
+            self.replica.check(due)
+        except PackageRefused as error:
+            self.changed_files[due] = str(error)
+            kept = f"{error}; what was verified goes on serving from memory"
+            self._tell(due, version, "REFUSED", kept, digest)
+            return [due]
+        return []
+
+    def _stays(self, model: str) -> bool:
+        """Nobody desires it, but requests still come: the gateway's weights go first."""
+        why = self.use(model)
+        if why and model in self.states:
+            state = self.states[model]
+            told = f"not unloaded: {why}"
+            if state.reason != told:
+                self._tell(model, state.version, state.state, told, state.digest)
+        return bool(why)
 
     def _lost_triton(self, error: ServingError) -> None:
         for model, state in self.states.items():
@@ -157,6 +218,10 @@ class Agent:
     def _ready(self, model: str, done: Installed) -> None:
         version, digest = self.replica.known[model]
         reason = f"{done.rows} rows probed, largest difference {done.difference:.2g}"
+        if "verify" in done.seconds:
+            self.verified_at[model] = self.clock()
+            changed = self.changed_files.pop(model, "")
+            reason += f"; fetched again: {changed}" * bool(changed)
         self._tell(model, version, "READY", reason, digest, done.seconds)
 
     def _failed(self, model: str, version: int, digest: str, error: Exception, kept: str) -> None:
@@ -179,6 +244,7 @@ class Agent:
         log.info("%s: gone", model)
         self.states.pop(model, None)
         self.failures.pop(model, None)
+        self.verified_at.pop(model, None)
         self.dead.discard(model)
         self.changed.set()
 
@@ -195,59 +261,19 @@ def _state_of(error: Exception) -> str:
     return "LOADING" if type(error) is ServingError else "FAILED"
 
 
-@dataclass
-class Heartbeat:
-    """Writes the status pointer at every change and at least every second, whatever the agent is busy with."""
-
-    pool: str
-    agent: Agent
-    stop: threading.Event
-    etag: str | None = None
-    silent: bool = False
-
-    def run(self) -> None:
-        while not self.stop.is_set():
-            self.agent.changed.wait(HEARTBEAT_S)
-            self.agent.changed.clear()
-            self.beat()
-
-    def beat(self) -> None:
-        try:
-            self._write()
-            self.silent = False
-        except TrimtabError as error:
-            if not self.silent:
-                log.warning("status can't be reported: %s", error)
-            self.silent = True
-            self.stop.wait(HEARTBEAT_S)
-
-    def _write(self) -> None:
-        key = status_key(self.pool, self.agent.name)
-        body = write_status(self.agent.name, datetime.now(UTC), dict(self.agent.states))
-        try:
-            self.etag = self.agent.store.swap(key, body, self.etag)
-        except (Conflict, NotFound):
-            # Written by the agent that ran here before; from now on this one is right.
-            pointer = self.agent.store.pointer(key)
-            self.etag = self.agent.store.swap(key, body, pointer.etag if pointer else None)
-
-
-def run(pool: str, name: str, replica: Replica, store: Store, interval_s: float, stop: threading.Event) -> None:
+def run(pool: str, agent: Agent, interval_s: float, stop: threading.Event) -> None:
     """Reconcile and report until told to stop."""
-    import model_signing.verifying  # noqa: F401  a second now rather than at the first package
-
-    replica.open()
-    agent = Agent(name, replica, store, Desired(pool, store, time.monotonic))
+    agent.replica.open()
     heart = Heartbeat(pool, agent, stop)
     thread = threading.Thread(target=heart.run, name="heartbeat", daemon=True)
     heart.beat()
     thread.start()
-    log.info("agent of %s in pool %s beside %s", name, pool, replica.server.url)
+    log.info("agent of %s in pool %s beside %s", agent.name, pool, agent.replica.server.url)
     while not stop.is_set():
         agent.step()
         stop.wait(interval_s)
     thread.join(timeout=10)
-    log.info("agent of %s stopped", name)
+    log.info("agent of %s stopped", agent.name)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -260,6 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--public-key", required=True, type=Path, action="append", help="twice while keys are rotated")
     parser.add_argument("--s3-endpoint", help="of any S3 but AWS")
     parser.add_argument("--bucket", required=True)
+    parser.add_argument("--gateway-folder", type=Path, help="a model that still gets traffic there is not unloaded")
     parser.add_argument("--interval-s", type=float, default=0.5, help="between two looks at the desired state")
     given = parser.parse_args(arguments)
     for key in given.public_key:
@@ -271,7 +298,9 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     replica = Replica(TritonServer(given.triton), given.repository, tuple(given.public_key))
     store = S3Store(given.bucket, given.s3_endpoint)
-    run(given.pool, given.replica, replica, store, given.interval_s, stop)
+    use = unused if given.gateway_folder is None else Traffic(given.pool, given.gateway_folder).use
+    agent = Agent(given.replica, replica, store, Desired(given.pool, store, time.monotonic), use=use)
+    run(given.pool, agent, given.interval_s, stop)
     return 0
 
 

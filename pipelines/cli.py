@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from pipelines import commands_packages
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "launch", "down")
+ORDER = ("demo", "up", "status", "launch", "down", "sign", "verify")
 
 
 class Guide(click.Group):
@@ -250,6 +251,10 @@ def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, serv
 
 def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
+
+
+main.add_command(commands_packages.sign)
+main.add_command(commands_packages.verify)
 
 
 if __name__ == "__main__":

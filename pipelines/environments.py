@@ -29,6 +29,7 @@ class Environment:
     observer: str | None
     servers: Path
     signing_key: Path
+    verify_keys: tuple[Path, ...]
     triton_blue: str
     triton_green: str
 
@@ -48,6 +49,12 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         observer=env.get("TRIMTAB_OBSERVER"),
         servers=Path(env.get("TRIMTAB_SERVERS", str(Path(__file__).parents[1] / "deploy" / "servers" / ".venv"))),
         signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "signing.pem"))),
+        # Several while keys are rotated, as in PATH.
+        verify_keys=tuple(
+            Path(name)
+            for name in env.get("TRIMTAB_VERIFY_KEY", str(home / "keys" / "signing.pub.pem")).split(os.pathsep)
+            if name
+        ),
         triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
     )

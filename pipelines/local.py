@@ -1,21 +1,23 @@
 """Which parts make the stack on one machine, and what each is told about the others."""
 
 import json
+import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
 from resources.errors import StackError
-from resources.local import dagster, envoy, mlflow, postgres, s3, triton
+from resources.local import dagster, envoy, mlflow, postgres, s3, supervisor, triton
 from resources.local.keys import Keys, ensure_keys
 from resources.local.ledger import Ledger
 from resources.local.part import Part, inherited
 from resources.local.ports import HOST
 from resources.local.probes import fetch
 from resources.local.stack import Blueprint
+from resources.local.supervisor import Journal
 from resources.pools import status_key
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -85,7 +87,7 @@ def stack_environment(addresses: Addresses, home: Path) -> dict[str, str]:
         "TRIMTAB_OBSERVER": addresses.url("observer"),
         "TRIMTAB_SERVERS": str(addresses.servers),
         "TRIMTAB_SIGNING_KEY": str(keys.signing),
-        "TRIMTAB_VERIFY_KEY": str(keys.verify),
+        "TRIMTAB_VERIFY_KEY": os.pathsep.join(map(str, keys.trusted)),
         "TRIMTAB_TRITON_BLUE": addresses.url("triton-blue"),
         "TRIMTAB_TRITON_GREEN": addresses.url("triton-green"),
         "TRIMTAB_DAGSTER": addresses.url(dagster.WEBSERVER),
@@ -138,7 +140,7 @@ def _build(home: Path, servers: Path, definitions: str, flat: Mapping[str, int])
         # Its slow start need not wait for S3, which holds artifacts only.
         after=(postgres.NAME,),
     )
-    return [
+    parts = [
         postgres.part(servers, home, ports["postgres"], keys, (dagster.DATABASE, mlflow.DATABASE)),
         s3.part(servers, home, ports["s3"], keys, BUCKET),
         tracking,
@@ -148,6 +150,7 @@ def _build(home: Path, servers: Path, definitions: str, flat: Mapping[str, int])
         _observer(addresses, told),
         *dagster.parts(home, ports, database_port, inherited() | told, definitions),
     ]
+    return [*parts, _supervisor(home, definitions, [part.name for part in parts])]
 
 
 def _triton(home: Path, addresses: Addresses, pool: str) -> Part:
@@ -175,10 +178,12 @@ def _agent(home: Path, addresses: Addresses, keys: Keys, pool: str, told: Mappin
         "--replica": replica,
         "--triton": addresses.url(beside),
         "--repository": str(home / "data" / beside),
-        "--public-key": str(keys.verify),
         "--s3-endpoint": addresses.url("s3", "api"),
         "--bucket": BUCKET,
+        "--gateway-folder": str(home / "data" / "gateway"),
     }
+
+    trusted = [("--public-key", str(key)) for key in keys.trusted]
 
     def ready(started: datetime) -> None:
         """Its report is younger than the process, and fresh."""
@@ -190,7 +195,12 @@ def _agent(home: Path, addresses: Addresses, keys: Keys, pool: str, told: Mappin
 
     return Part(
         name=name,
-        command=(sys.executable, "-m", "pipelines.agent", *(word for pair in where.items() for word in pair)),
+        command=(
+            sys.executable,
+            "-m",
+            "pipelines.agent",
+            *(word for pair in (*where.items(), *trusted) for word in pair),
+        ),
         ready=ready,
         prime=partial(s3.client, addresses.url("s3", "api"), keys),
         address=f"(beside {beside})",
@@ -254,6 +264,27 @@ def _observer(addresses: Addresses, told: Mapping[str, str]) -> Part:
         ports=ports,
         after=(s3.NAME,),
         environment=inherited() | dict(told),
+    )
+
+
+def _supervisor(home: Path, definitions: str, others: Sequence[str]) -> Part:
+    journal = Journal(home)
+
+    def ready(started: datetime) -> None:
+        """It wrote since it started, and lately."""
+        seen_at = journal.read()[0]
+        if seen_at is None or seen_at < max(started, datetime.now(UTC) - FRESH):
+            raise StackError(f"{supervisor.NAME}: last sign of life {seen_at or 'never'}")
+
+    return Part(
+        name=supervisor.NAME,
+        command=(sys.executable, "-m", "pipelines.supervisor", "--home", str(home), "--definitions", definitions),
+        ready=ready,
+        address=f"(restarts: {journal.file.name})",
+        after=tuple(others),
+        environment=inherited(),
+        # A restart that goes on when it is told to end is undone first.
+        grace_s=20,
     )
 
 

@@ -119,6 +119,16 @@ class Replica:
             rows, difference = self.probe(model, self.known[model][0])
         return Installed(done.seconds, rows, difference)
 
+    def check(self, model: str) -> None:
+        """The files are still what was signed; else `PackageRefused` names the file, and they are not loaded again."""
+        folder = self.repository / model
+        try:
+            packages.check_layout(folder, model, self.known[model][0])
+            signing.verify(folder, self.public_keys)
+        except (TrimtabError, OSError) as error:
+            self.known.pop(model)
+            raise PackageRefused(f"{error}") from error
+
     def remove(self, model: str) -> None:
         """Serve the model no longer."""
         self.server.unload(model)

@@ -75,7 +75,14 @@ def table(health: Sequence[Health]) -> None:
         colour = HEALTH_COLOURS[part.state]
         memory = f"{part.memory_mb:,.0f} MB" if part.pid else ""
         uptime = _span(part.uptime_s) if part.pid else ""
-        shown.add_row(part.name, f"[{colour}]{part.state}[/]", part.address, memory, uptime, part.reason)
+        shown.add_row(
+            part.name,
+            f"[{colour}]{part.state}[/]",
+            part.address,
+            memory,
+            uptime,
+            "; ".join(filter(None, (part.reason, part.note))),
+        )
     shown.add_row("", "", "", f"{sum(part.memory_mb for part in health):,.0f} MB", "", "")
     # A pipe has no width of its own; reasons must not be cut in logs.
     console = Console(width=None if sys.stdout.isatty() else 200)

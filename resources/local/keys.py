@@ -18,6 +18,12 @@ class Keys:
     signing: Path
     verify: Path
 
+    @property
+    def trusted(self) -> tuple[Path, ...]:
+        """Public keys that agents accept: the pair's own and, during a rotation, any `*.pub.pem` beside it."""
+        beside = sorted(file for file in self.verify.parent.glob("*.pub.pem") if file != self.verify)
+        return (self.verify, *beside)
+
 
 def ensure_keys(home: Path) -> Keys:
     """Read the home's secrets, making those that are missing."""

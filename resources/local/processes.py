@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,19 @@ SAME_START_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A process to end: ask with `signal`, wait, then kill it and its children."""
+    """A process to end: ask with `signal`, wait, then kill it and its children.
+
+    session_only: children that lead sessions of their own are other parts, and stay.
+    """
 
     process: psutil.Process
     signal: int
     grace_s: float
+    session_only: bool = False
+
+    def tree(self) -> list[psutil.Process]:
+        found = tree(self.process)
+        return members(found, {self.process.pid}) if self.session_only else found
 
 
 def find(pid: int, created: float) -> psutil.Process | None:
@@ -55,6 +63,18 @@ def leads_session(process: psutil.Process) -> bool:
         return False
 
 
+def members(processes: Iterable[psutil.Process], sessions: Collection[int]) -> list[psutil.Process]:
+    """Those that belong to one of these sessions."""
+    found = []
+    for process in processes:
+        try:
+            if os.getsid(process.pid) in sessions:
+                found.append(process)
+        except ProcessLookupError:
+            continue
+    return found
+
+
 def tree(process: psutil.Process) -> list[psutil.Process]:
     """The process and all that descend from it."""
     try:
@@ -76,24 +96,41 @@ def memory_bytes(process: psutil.Process) -> int:
 
 def end(endings: Iterable[Ending]) -> None:
     """End all of them at once; returns when they and their children are gone."""
-    trees = [(ending, tree(ending.process)) for ending in endings]
+    trees = [(ending, ending.tree()) for ending in endings]
     start = time.monotonic()
     for ending, _ in trees:
         _send(ending.process, ending.signal)
-    for ending, members in trees:
+    for ending, doomed in trees:
         left_s = max(0.0, start + ending.grace_s - time.monotonic())
-        _, alive = psutil.wait_procs(members, timeout=left_s)
+        alive = _wait(doomed, left_s)
         # Children born while we waited belong to it too.
-        doomed = {member.pid: member for root in alive for member in tree(root)}
-        for member in doomed.values():
+        late = {m.pid: m for root in alive for m in ([root] if ending.session_only else tree(root))}
+        for member in late.values():
             _send(member, 9)
-        psutil.wait_procs(list(doomed.values()), timeout=5)
+        _wait(list(late.values()), 5)
 
 
 def remove(files: Iterable[str]) -> None:
     """What ended processes left behind."""
     for file in files:
         Path(file).unlink(missing_ok=True)
+
+
+def _wait(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still live after the timeout. A zombie is dead, whether or not its parent ever asks for it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        _, alive = psutil.wait_procs(processes, timeout=0.05)
+        processes = [process for process in alive if _lives(process)]
+        if not processes or time.monotonic() > deadline:
+            return processes
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _send(process: psutil.Process, signal: int) -> None:

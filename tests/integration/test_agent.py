@@ -279,6 +279,40 @@ def test_files_changed_on_the_disk_are_not_loaded_again_but_fetched(rig: Rig) ->
     rig.assert_serves(1)
 
 
+def test_what_is_loaded_is_verified_again_and_a_changed_file_is_named_and_fetched_again(rig: Rig) -> None:
+    file = rig.local.repository / MODEL / "1" / "model.onnx"
+    file.write_bytes(tiny_onnx(bias=3.0))
+    rig.agent.step()
+    assert rig.store.gets.count(rig.pools.desired("blue")[MODEL].package) == 1
+    rig.clock.now += 61
+    rig.agent.step()
+    assert rig.state == ("READY", 1)
+    assert rig.reason.endswith("fetched again: 1/model.onnx was changed after signing")
+    assert file.read_bytes() == tiny_onnx()
+    rig.assert_serves(1)
+
+
+def test_a_changed_file_is_refused_by_name_while_the_store_is_down_and_memory_serves(rig: Rig) -> None:
+    (rig.local.repository / MODEL / "probe.json").write_text("{}")
+    rig.store.down = True
+    rig.clock.now += 61
+    rig.agent.step()
+    assert "probe.json was changed after signing" in rig.agent.changed_files[MODEL]
+    rig.assert_serves(1)
+
+
+def test_a_model_with_weight_on_it_is_not_unloaded(rig: Rig) -> None:
+    rig.agent.use = lambda model: "90 % of its traffic points here"
+    rig.pools.clear("blue", MODEL)
+    rig.agent.step()
+    assert rig.state == ("READY", 1)
+    assert rig.reason == "not unloaded: 90 % of its traffic points here"
+    rig.assert_serves(1)
+    rig.agent.use = lambda model: ""
+    rig.agent.step()
+    until(lambda: rig.local.server.ready_versions(MODEL) == set(), "unloaded")
+
+
 def test_a_model_whose_process_died_is_loaded_again(rig: Rig) -> None:
     assert rig.local.process is not None
     for child in psutil.Process(rig.local.process.pid).children():
@@ -286,7 +320,7 @@ def test_a_model_whose_process_died_is_loaded_again(rig: Rig) -> None:
             child.kill()
     with pytest.raises(ModelNotReady, match="not healthy"):
         rig.local.answers(MODEL)
-    rig.clock.now += 11
+    rig.clock.now += 6
     rig.agent.step()
     assert rig.state == ("READY", 1)
     rig.assert_serves(1)

@@ -5,8 +5,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
@@ -16,9 +18,10 @@ from pipelines import local
 from resources.local import postgres, s3
 from resources.local.keys import ensure_keys
 from resources.local.ledger import Ledger
+from resources.local.part import Part
 from resources.local.ports import HOST
 from resources.local.processes import marked, tree
-from resources.local.stack import Blueprint, down, up
+from resources.local.stack import Blueprint, down, status, up
 from tests.conftest import RunningStack
 
 pytestmark = pytest.mark.integration
@@ -52,14 +55,19 @@ def trimtab(*words: object) -> "subprocess.CompletedProcess[str]":
 def only(home: Path, *names: str) -> Blueprint:
     """The real stack's parts of these names."""
     whole = local.blueprint(home)
-    return Blueprint(whole.servers, whole.preferred, lambda ports: [p for p in whole.build(ports) if p.name in names])
+
+    def build(ports: Mapping[str, int]) -> list[Part]:
+        chosen = [part for part in whole.build(ports) if part.name in names]
+        return [replace(part, after=tuple(name for name in part.after if name in names)) for part in chosen]
+
+    return Blueprint(whole.servers, whole.preferred, build)
 
 
 def test_every_part_is_healthy_by_its_real_probe(stack: RunningStack) -> None:
     found = trimtab("status", "--home", stack.home, "--json")
     parts = {part["name"]: part for part in json.loads(found.stdout)}
     assert {name: part["reason"] for name, part in parts.items() if part["state"] != "healthy"} == {}
-    assert len(parts) == 12
+    assert len(parts) == 13
     assert found.returncode == 0
     memory_mb = {name: part["memory_mb"] for name, part in parts.items()}
     print(f"up {stack.up_s:.0f} s, memory {sum(memory_mb.values()):,.0f} MB: {memory_mb}")
@@ -97,7 +105,7 @@ def test_up_on_a_healthy_stack_changes_nothing(stack: RunningStack) -> None:
 
 def test_up_repairs_what_was_killed_and_leaves_the_rest(stack: RunningStack) -> None:
     before = Ledger(stack.home).read().parts
-    for name in ("gateway", "agent-blue", "dagster-daemon"):
+    for name in ("supervisor", "gateway", "agent-blue", "dagster-daemon"):
         os.kill(before[name].pid, signal.SIGKILL)
     status = trimtab("status", "--home", stack.home)
     assert status.returncode == 1
@@ -106,11 +114,33 @@ def test_up_repairs_what_was_killed_and_leaves_the_rest(stack: RunningStack) -> 
     assert found.returncode == 0, found.stderr
     after = Ledger(stack.home).read().parts
     assert {name for name in after if after[name].pid != before[name].pid} == {
+        "supervisor",
         "gateway",
         "agent-blue",
         "dagster-daemon",
     }
     assert trimtab("status", "--home", stack.home).returncode == 0
+
+
+def test_killed_parts_come_back_without_anyone_and_status_says_so(home: Path) -> None:
+    names = ("s3", "triton-blue", "agent-blue", "gateway")
+    blueprint = only(home, *names, "supervisor")
+    ports = up(home, blueprint).ports
+    before = Ledger(home).read().parts
+    for name in ("triton-blue", "agent-blue", "gateway"):
+        os.kill(before[name].pid, signal.SIGKILL)
+    started = time.monotonic()
+    while True:
+        found = {part.name: part for part in status(home, blueprint.build(ports), datetime.now(UTC))}
+        back = [name for name in names[1:] if found[name].healthy and "restarted once" in found[name].note]
+        if len(back) == 3:
+            break
+        assert time.monotonic() - started < 60, found
+        time.sleep(0.1)
+    print(f"Triton, agent and gateway back {time.monotonic() - started:.1f} s after they were killed")
+    after = Ledger(home).read().parts
+    assert (after["s3"], after["supervisor"]) == (before["s3"], before["supervisor"])
+    assert found["supervisor"].memory_mb < 60
 
 
 def test_a_model_s_runs_and_artifacts_go_through_mlflow_without_s3_keys(stack: RunningStack, tmp_path: Path) -> None:

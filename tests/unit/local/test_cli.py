@@ -50,6 +50,6 @@ def test_status_of_a_stopped_stack_says_so_and_exits_1(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["status", "--home", str(tmp_path), "--json"])
     assert found.exit_code == 1
     parts = {part["name"]: part["state"] for part in json.loads(found.output)}
-    assert len(parts) == 12
+    assert len(parts) == 13
     assert set(parts.values()) == {"stopped"}
     assert "not started" in CliRunner().invoke(main, ["status", "--home", str(tmp_path)]).output

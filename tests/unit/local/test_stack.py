@@ -207,7 +207,7 @@ def test_a_server_that_ignores_the_request_to_end_is_killed_with_its_children(ho
     start = time.monotonic()
     down(home)
     assert time.monotonic() - start < 4
-    assert not any(process.is_running() for process in tree)
+    assert not any(find(process.pid, process.create_time()) for process in tree)
 
 
 def test_down_is_harmless_when_nothing_runs(home: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.agent import Agent, Desired, Heartbeat, main
+from pipelines.agent import Agent, Desired, Traffic, main
+from pipelines.heartbeat import Heartbeat
 from pipelines.replica import Replica
+from resources.gateway import SPLITS_FILE, Split, write_splits
 from resources.pools import Assignment, ReplicaState, desired_key, status_key, write_desired, write_status
 from resources.triton import TritonServer
 from tests.fakes import MemoryStore
@@ -116,3 +118,16 @@ def test_a_missing_key_file_is_named(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         main(arguments.split())
     assert "no.pem: no such file" in capsys.readouterr().err
+
+
+def test_a_model_that_still_gets_traffic_is_in_use(tmp_path: Path) -> None:
+    write_splits(tmp_path, {"m": Split({"blue": 90, "green": 10}), "n": Split({"blue": 100, "green": 0}, "green")}, 1)
+    assert Traffic("blue", tmp_path).use("m") == "90 % of its traffic points here"
+    assert Traffic("green", tmp_path).use("n") == "copies"
+    assert Traffic("green", tmp_path / "new").use("m") == ""
+    assert Traffic("blue", tmp_path).use("other") == ""
+
+
+def test_splits_that_cannot_be_read_keep_everything_loaded(tmp_path: Path) -> None:
+    (tmp_path / SPLITS_FILE).write_text("{half")
+    assert "can't be read" in Traffic("blue", tmp_path).use("m")
