@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from pipelines import commands_packages
+from pipelines import commands_doctor, commands_packages, commands_profile
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "launch", "down", "sign", "verify")
+ORDER = ("demo", "up", "status", "launch", "down", "profile", "sign", "verify", "doctor")
 
 
 class Guide(click.Group):
@@ -253,6 +253,8 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
+main.add_command(commands_doctor.doctor)
+main.add_command(commands_profile.profile)
 main.add_command(commands_packages.sign)
 main.add_command(commands_packages.verify)
 

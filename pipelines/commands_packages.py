@@ -75,7 +75,7 @@ def verify(package: str, keys: tuple[Path, ...], home: Path) -> None:
       trimtab verify build/flight_delay-7
       trimtab verify packages/flight_delay/7/SHA256.tar --key keys/2026.pub.pem --key keys/2027.pub.pem
     """
-    trusted = keys or _where(home).verify_keys
+    trusted = keys or reach(home).verify_keys
     if Path(package).is_dir():
         click.echo(checked(Path(package), trusted))
         return
@@ -107,7 +107,7 @@ def _subject(folder: Path) -> tuple[str, int]:
         raise PackageRefused(f"manifest.json does not name model and version: {error!r}") from error
 
 
-def _where(home: Path) -> Environment:
+def reach(home: Path) -> Environment:
     """The stack in this home, else what the process's environment says."""
     try:
         return enter(stack_environment(read_addresses(home), home))
@@ -118,5 +118,5 @@ def _where(home: Path) -> Environment:
 def _fetched(key: str, home: Path) -> bytes:
     if not key.startswith("packages/"):
         raise PackageRefused(f"{key}: no such file or folder, and no key of the store, which begins with packages/")
-    where = _where(home)
+    where = reach(home)
     return S3Store(where.bucket, where.s3_endpoint).get(key)

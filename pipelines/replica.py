@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.reconcile import Loaded, largest_difference, probe_request
+from pipelines.reconcile import Loaded
 from resources import packages, signing
 from resources.errors import ModelNotReady, PackageRefused, ServingError, TrimtabError
 from resources.pools import Assignment
+from resources.probe import largest_difference, probe_request
 from resources.store import Store
 from resources.triton import TritonServer
 

@@ -40,9 +40,13 @@ class TritonServer:
     def ready_versions(self, model: str) -> set[int]:
         return {line.version for line in self.index() if line.model == model and line.state == "READY"}
 
-    def load(self, model: str) -> None:
-        """Load or reload; returns when done. A version without its folder is dropped in silence: ask the index."""
-        self.call(f"/v2/repository/models/{quote(model)}/load", {})
+    def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """Load or reload; returns when done. A version without its folder is dropped in silence: ask the index.
+
+        config: in place of the repository's own; it stays in force until the files change.
+        """
+        body = {} if config is None else {"parameters": {"config": json.dumps(config)}}
+        self.call(f"/v2/repository/models/{quote(model)}/load", body)
 
     def unload(self, model: str) -> None:
         """Returns at once; queued requests still finish."""

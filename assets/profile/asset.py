@@ -1,8 +1,9 @@
 """The profile room's door."""
 
 import json
+import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,23 +15,27 @@ import pandas as pd
 from assets.decision import Decision
 from assets.door import gate, interval, record, room
 from assets.model import Model
-from assets.profile.choice import Point, choose
+from assets.profile.cache import from_json, profile_key, to_json
+from assets.profile.choice import Point, answered, choose
 from assets.profile.package import build_probe, package_files
-from assets.profile.serving_config import serving_config, starting_choice
+from assets.profile.serving_config import chosen_changes, serving_config, starting_choice
 from assets.profile.settings import ProfileSettings
 from assets.scoring import score
 from assets.verdict import Verdict
-from resources.errors import LineageError, NotFound
+from resources.errors import LineageError, ModelNotReady, NotFound
 from resources.features import FeatureSet, read
 from resources.lineage import Lineage, RegisteredVersion
+from resources.model_analyzer import Measurement
 from resources.packages import publish, render_config, write_files
 from resources.pools import Assignment
+from resources.probe import largest_difference, probe_request
 from resources.profiler import Profiler
 from resources.signing import sign
 from resources.store import Store
 from resources.traffic import Traffic
+from resources.triton import TritonServer
 
-CHECKS = ("latency", "noise")
+CHECKS = ("latency", "noise", "answers")
 DAYS_OF_LOG = timedelta(days=7)
 
 
@@ -68,38 +73,80 @@ def serving_profile(
         probe = build_probe(rows, features.features, answers, settings.probe_tolerance)
 
         base = serving_config(model.name, features.features, starting_choice(settings), version=challenger.version)
-        measured = profiler.sweep(
-            model.name,
-            onnx,
-            base,
-            probe,
-            settings.instances,
-            settings.queue_delays_us,
-            settings.concurrency,
-            context.log.info,
-        )
-        points = [
-            Point(
-                instances=m.config.instances,
-                max_queue_delay_us=m.config.max_queue_delay_us,
-                concurrency=m.concurrency,
-                throughput_per_s=m.throughput_per_s,
-                p99_latency_ms=m.p99_latency_ms,
-                source=m.source,
-            )
-            for m in measured
-        ]
-        inputs = {"challenger": str(challenger.version), "servers": profiler.servers.name}
-        decision = choose(model.name, points, settings, as_of, inputs)
+        place = profiler.place()
+        inputs = {"challenger": str(challenger.version), **place}
+        key = profile_key(model.name, onnx, base, settings, place)
+        try:
+            points, difference = from_json(store.get(key))
+            context.log.info(f"measured before with the same bytes on this device: {key}")
+        except NotFound:
+            points, difference = measure(model.name, onnx, base, probe, settings, profiler, as_of, context.log.info)
+            if difference is not None and math.isfinite(difference):
+                store.put(key, to_json(points, difference, place))
+        decision = choose(model.name, points, settings, as_of, inputs | {"measured": key})
+        decision = answered(decision, difference, settings.probe_tolerance)
         metadata = record(context, decision, store, lineage)
         metadata["points"] = dg.MetadataValue.md(_table(points))
         if decision.verdict is Verdict.PASS:
-            files = _files(model.name, challenger, onnx, features, probe, decision, lineage)
+            files = _files(model.name, challenger, onnx, features, probe, decision, lineage, settings.gpus)
             assignment = _publish(store, model.name, challenger.version, files, signing_key)
             metadata |= {"version": challenger.version, "package": assignment.package, "digest": assignment.digest}
         yield from gate(context, decision, metadata, CHECKS)
 
     return asset
+
+
+def measure(
+    name: str,
+    onnx: bytes,
+    base: dict[str, Any],
+    probe: dict[str, Any],
+    settings: ProfileSettings,
+    profiler: Profiler,
+    as_of: datetime,
+    progress: Callable[[str], None],
+) -> tuple[list[Point], float | None]:
+    """The points, and how far the configuration chosen from them answers from ONNX Runtime, on the same Triton."""
+    differences: list[float] = []
+
+    def ask(server: TritonServer, measured: list[Measurement]) -> None:
+        chosen = choose(name, _points(measured), settings, as_of, {}).details.get("choice")
+        if chosen is None:
+            return
+        try:
+            changes = chosen_changes(chosen)
+            server.load(name, base | changes | {"version_policy": {"specific": {"versions": [1]}}})
+            differences.append(largest_difference(probe, server.infer(name, probe_request(probe), 1), 1))
+        except ModelNotReady as error:
+            progress(f"the chosen configuration does not answer as it should: {error}")
+            differences.append(math.inf)
+
+    measured = profiler.sweep(
+        name,
+        onnx,
+        base,
+        probe,
+        settings.instances,
+        settings.queue_delays_us,
+        settings.concurrency,
+        progress,
+        ask,
+    )
+    return _points(measured), differences[0] if differences else None
+
+
+def _points(measured: Sequence[Measurement]) -> list[Point]:
+    return [
+        Point(
+            instances=m.config.instances,
+            max_queue_delay_us=m.config.max_queue_delay_us,
+            concurrency=m.concurrency,
+            throughput_per_s=m.throughput_per_s,
+            p99_latency_ms=m.p99_latency_ms,
+            source=m.source,
+        )
+        for m in measured
+    ]
 
 
 def package_key(model: str, version: int) -> str:
@@ -133,20 +180,28 @@ def _files(
     probe: dict[str, Any],
     decision: Decision,
     lineage: Lineage,
+    gpus: Sequence[str],
 ) -> dict[str, bytes]:
     choice = decision.details["choice"]
     snapshot = lineage.tags(name, challenger.version).get("dataset.digest", "")
     ids = {"snapshot_digest": snapshot, "mlflow_run_id": challenger.run_id}
-    config = serving_config(name, features.features, choice, version=challenger.version, lineage=ids)
+
+    def config(kind: str) -> str:
+        return render_config(
+            serving_config(name, features.features, choice, version=challenger.version, lineage=ids, kind=kind)
+        )
+
     return package_files(
         name,
         challenger.version,
         onnx,
-        render_config(config),
+        config("KIND_CPU"),
         probe,
         snapshot_digest=snapshot,
         mlflow_run_id=challenger.run_id,
         profile={"choice": choice, "decision": decision.digest},
+        # Not measured there: the choice of the device at hand is the documented default of one never seen.
+        device_configs={gpu: config("KIND_GPU") for gpu in gpus},
     )
 
 

@@ -82,6 +82,25 @@ def choose(
     return decided(f"{chosen}: {reason}", latency, noise, band=band, choice=_choice(chosen, settings), reason=reason)
 
 
+def answered(decision: Decision, difference: float | None, tolerance: float) -> Decision:
+    """The decision with what the chosen configuration answered beside ONNX Runtime, FAIL beyond the tolerance.
+
+    difference: the largest of a probability, inf when the configuration did not answer; None when nothing was chosen.
+    """
+    if difference is None:
+        return decision
+    verdict = Verdict.PASS if difference <= tolerance else Verdict.FAIL
+    why = f"under the chosen configuration answers differ from ONNX Runtime's by {difference:.2g} at most"
+    if verdict is Verdict.FAIL:
+        why += f", allowed is {tolerance:g}: the package would be refused by every replica"
+    evidence = Evidence("answers", verdict, why, difference, tolerance)
+    return replace(
+        decision,
+        why=why if verdict is Verdict.FAIL else decision.why,
+        evidence=(*decision.evidence, evidence),
+    )
+
+
 def noise_band(repeats: Sequence[Point]) -> float:
     """Relative difference in throughput between measurements of one configuration.
 

@@ -43,14 +43,18 @@ def serving_config(
         "max_batch_size": choice["max_batch_size"],
         "input": inputs,
         "output": [{"name": name, "data_type": "TYPE_FP32", "dims": [width]} for name, width in outputs.items()],
-        "instance_group": [{"kind": kind, "count": choice["instances"]}],
-        "dynamic_batching": _batching(choice),
+        **chosen_changes(choice, kind),
         "version_policy": {"specific": {"versions": [version]}},
         "parameters": {
             name: {"string_value": value} for name, value in sorted({**parameters, **(lineage or {})}.items())
         },
         "model_warmup": [_warmup(inputs)],
     }
+
+
+def chosen_changes(choice: Mapping[str, Any], kind: str = "KIND_CPU") -> dict[str, Any]:
+    """The fields that a choice decides."""
+    return {"instance_group": [{"kind": kind, "count": choice["instances"]}], "dynamic_batching": _batching(choice)}
 
 
 def _batching(choice: Mapping[str, Any]) -> dict[str, Any]:

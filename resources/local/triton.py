@@ -3,9 +3,11 @@
 import os
 import shutil
 import stat
+import subprocess
+import time
 from pathlib import Path
 
-from resources.errors import ModelNotReady, StackError
+from resources.errors import ModelNotReady, ServingError, StackError
 from resources.triton import TritonServer
 
 PROBE = "trimtab_probe"
@@ -83,6 +85,20 @@ def ready(http_url: str, timeout_s: float = 30) -> None:
     outputs = server.infer(PROBE, {"inputs": [question]})["outputs"]
     if outputs[0]["data"] != [0.75, 0.25]:
         raise ModelNotReady(f"{http_url} {PROBE}: answered {outputs} instead of [0.75, 0.25]")
+
+
+def await_ready(http_url: str, process: "subprocess.Popen[bytes]", log: Path, timeout_s: float) -> None:
+    """Until the server answers; `ServingError` with the end of its log when it died or never does."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            ready(http_url)
+            return
+        except ServingError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                last = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+                raise ServingError(f"Triton did not start: {error}\n{last}") from error
+            time.sleep(0.1)
 
 
 def _python(servers: Path) -> Path:

@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from assets.scoring import score
-from pipelines.agent import Agent, Desired
+from pipelines.agent import Agent
+from pipelines.desired import Desired
 from pipelines.replica import Replica
 from resources import signing
 from resources.errors import ModelNotReady, PackageRefused

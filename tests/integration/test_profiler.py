@@ -8,6 +8,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from assets.profile.asset import measure
 from assets.profile.choice import Point, choose
 from assets.profile.package import build_probe
 from assets.profile.serving_config import serving_config, starting_choice
@@ -17,7 +18,8 @@ from assets.scoring import score
 from assets.verdict import Verdict
 from resources import profiler
 from resources.errors import ProfilerError
-from resources.profiler import Measurement, Profiler
+from resources.model_analyzer import Measurement
+from resources.profiler import Profiler
 from tests.serving_stack import FEATURES, SERVERS
 
 pytestmark = pytest.mark.integration
@@ -96,6 +98,31 @@ def test_every_pair_is_measured_the_default_twice_and_one_is_chosen(
     decision = choose("flight", points, ProfileSettings(p99_latency_ms=2000), datetime(2013, 3, 1, tzinfo=UTC), {})
     assert decision.verdict is Verdict.PASS, decision.why
     print(decision.why)
+
+
+@pytest.mark.parametrize(("shift", "right"), [(0.0, True), (0.1, False)])
+def test_the_chosen_configuration_is_asked_for_its_answers_on_the_same_triton(
+    onnx: bytes, rows: pd.DataFrame, tmp_path: Path, shift: float, right: bool
+) -> None:
+    head = rows.head(16)
+    probe = build_probe(head, FEATURES, score(onnx, head, FEATURES) + shift)
+    base = serving_config("flight", FEATURES, starting_choice(SETTINGS), version=7)
+    settings = ProfileSettings(instances=(1,), queue_delays_us=(0,), p99_latency_ms=2000)
+    lines: list[str] = []
+    points, difference = measure(
+        "flight",
+        onnx,
+        base,
+        probe,
+        settings,
+        Profiler(SERVERS, tmp_path / "work"),
+        datetime(2013, 3, 1, tzinfo=UTC),
+        lines.append,
+    )
+    assert len(points) == 2
+    assert difference is not None
+    assert (difference < 1e-6) is right
+    assert any("answers differ from ONNX Runtime's by 0.1" in line for line in lines) is not right
 
 
 def test_a_model_that_does_not_load_fails_with_tritons_words_and_leaves_nothing(

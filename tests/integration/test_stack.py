@@ -5,9 +5,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,11 +17,11 @@ from pipelines import local
 from resources.local import postgres, s3
 from resources.local.keys import ensure_keys
 from resources.local.ledger import Ledger
-from resources.local.part import Part
 from resources.local.ports import HOST
 from resources.local.processes import marked, tree
-from resources.local.stack import Blueprint, down, status, up
+from resources.local.stack import down, status, up
 from tests.conftest import RunningStack
+from tests.local_parts import only
 
 pytestmark = pytest.mark.integration
 TRIMTAB = (sys.executable, "-m", "pipelines.cli")
@@ -50,17 +49,6 @@ def running(home: Path) -> list[str]:
 
 def trimtab(*words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*TRIMTAB, *map(str, words)], capture_output=True, text=True, timeout=180, check=False)
-
-
-def only(home: Path, *names: str) -> Blueprint:
-    """The real stack's parts of these names."""
-    whole = local.blueprint(home)
-
-    def build(ports: Mapping[str, int]) -> list[Part]:
-        chosen = [part for part in whole.build(ports) if part.name in names]
-        return [replace(part, after=tuple(name for name in part.after if name in names)) for part in chosen]
-
-    return Blueprint(whole.servers, whole.preferred, build)
 
 
 def test_every_part_is_healthy_by_its_real_probe(stack: RunningStack) -> None:

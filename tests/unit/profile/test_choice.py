@@ -1,5 +1,6 @@
 """The choice of a serving configuration under measured noise."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assets.decision import Decision
-from assets.profile.choice import Point, choose, merged, noise_band
+from assets.profile.choice import Point, answered, choose, merged, noise_band
 from assets.profile.settings import ProfileSettings
 from assets.verdict import Verdict
 
@@ -129,3 +130,17 @@ def test_whatever_is_chosen_keeps_to_the_objective_and_never_loses_to_the_defaul
     least = max(decision.details["band"], SETTINGS.min_gain)
     if default.p99_latency_ms <= 10 and taken != default:
         assert taken.throughput_per_s > default.throughput_per_s * (1 + least)
+
+
+def test_answers_beyond_the_tolerance_fail_whatever_the_speed() -> None:
+    decision = decide(*DEFAULTS, point(2, 0, 1500))
+    assert answered(decision, 1e-7, 1e-5).verdict is Verdict.PASS
+    wrong = answered(decision, 0.3, 1e-5)
+    assert wrong.verdict is Verdict.FAIL
+    assert "answers differ from ONNX Runtime's by 0.3" in wrong.why
+    assert answered(decision, math.inf, 1e-5).verdict is Verdict.FAIL
+
+
+def test_without_a_choice_nothing_was_answered() -> None:
+    decision = decide(point(1, 0, 1000))
+    assert answered(decision, None, 1e-5) == decision

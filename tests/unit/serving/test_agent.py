@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.agent import Agent, Desired, Traffic, main
+from pipelines.agent import Agent, main
+from pipelines.desired import Desired, Traffic
 from pipelines.heartbeat import Heartbeat
 from pipelines.replica import Replica
 from resources.gateway import SPLITS_FILE, Split, write_splits

@@ -13,13 +13,12 @@ from pipelines.reconcile import (
     Loaded,
     Reload,
     Remove,
-    largest_difference,
     pause_s,
     plan,
-    probe_request,
 )
 from resources.errors import ModelNotReady, PackageRefused
 from resources.pools import Assignment
+from resources.probe import largest_difference, probe_request
 
 OLD, NEW = Assignment(1, "k1", "old"), Assignment(2, "k2", "new")
 SERVED = Loaded(1, "old", ready=True)
