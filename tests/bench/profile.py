@@ -140,8 +140,9 @@ def _killed(home: Path, pools: Pools, served: Assignment) -> Iterator[Line]:
         if victim == "agent":
             return [parts["agent-blue"].pid]
         triton = psutil.Process(parts["triton-blue"].pid)
-        backends = [child.pid for child in triton.children() if f"{MODEL}_0_0" in child.cmdline()]
-        return backends if victim == "backend process" else [triton.pid]
+        if victim == "Triton":
+            return [triton.pid]
+        return [child.pid for child in triton.children() if f"{MODEL}_0_0" in child.cmdline()]
 
     for victim in ("backend process", "Triton", "agent"):
         started = time.monotonic()
