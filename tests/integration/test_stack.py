@@ -20,6 +20,7 @@ from resources.local.ports import HOST
 from resources.local.processes import marked, tree
 from resources.local.stack import Blueprint, down, up
 from tests.conftest import RunningStack
+from tests.killing import kill
 
 pytestmark = pytest.mark.integration
 TRIMTAB = (sys.executable, "-m", "pipelines.cli")
@@ -98,7 +99,7 @@ def test_up_on_a_healthy_stack_changes_nothing(stack: RunningStack) -> None:
 def test_up_repairs_what_was_killed_and_leaves_the_rest(stack: RunningStack) -> None:
     before = Ledger(stack.home).read().parts
     for name in ("gateway", "agent-blue", "dagster-daemon"):
-        os.kill(before[name].pid, signal.SIGKILL)
+        kill(before[name].pid)
     status = trimtab("status", "--home", stack.home)
     assert status.returncode == 1
     assert f"process {before['gateway'].pid} is gone" in status.stdout
@@ -170,7 +171,7 @@ def test_objects_survive_down_and_a_killed_server(home: Path) -> None:
     bodies = {f"k/{n}": os.urandom(1000 * n) for n in range(1, 60)}
     for key, body in bodies.items():
         client.put_object(Bucket="trimtab", Key=key, Body=body)
-    for end in (lambda: down(home), lambda: os.kill(Ledger(home).read().parts["s3"].pid, signal.SIGKILL)):
+    for end in (lambda: down(home), lambda: kill(Ledger(home).read().parts["s3"].pid)):
         end()
         up(home, blueprint)
         assert {key: client.get_object(Bucket="trimtab", Key=key)["Body"].read() for key in bodies} == bodies
@@ -208,7 +209,7 @@ def test_rows_survive_a_killed_server_and_its_stale_note(home: Path) -> None:
     ask("CREATE TABLE kept (n int)")
     with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
         ask("SELECT 1", "guess")
-    os.kill(Ledger(home).read().parts["postgres"].pid, signal.SIGKILL)
+    kill(Ledger(home).read().parts["postgres"].pid)
     # The number in the note now belongs to somebody else, as after a restart of the machine.
     note = home / "data" / "postgres" / "postmaster.pid"
     note.write_text("\n".join([str(os.getpid()), *note.read_text().splitlines()[1:]]) + "\n")
