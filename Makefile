@@ -42,8 +42,8 @@ unit: setup ## Fast tests and the doctests
 integration: setup ## Tests against the real servers
 	$(RUN)/pytest -q -m integration
 
-bench: setup ## Every figure that must be reached (ROOM=loop for one room), into build/bench.json
-	$(RUN)/python -m tests.bench $(ROOM)
+bench: setup ## Every figure that must be reached (ROOM=loop for one room, YEAR=1 for the year), into build/bench.json
+	YEAR=$(YEAR) $(RUN)/python -m tests.bench $(ROOM)
 
 clean: ## Stop the local stack and forget its data
 	-$(RUN)/trimtab down

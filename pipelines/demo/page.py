@@ -12,6 +12,7 @@ h1 { font-size: 1.5rem }
 h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; width: 100%; font-size: 13px }
 td, th { border-bottom: 1px solid #d9e0e6; padding: .35rem .5rem; text-align: left; vertical-align: top }
+td:first-child { white-space: nowrap }
 td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
 img { max-width: 100% }
 .PASS { color: #1a7f4b } .FAIL { color: #b3261e } .INCONCLUSIVE { color: #6b7785 } .ERROR { color: #b26a00 }

@@ -1,5 +1,6 @@
 """The replay: flights as live requests in simulated time, labels as they land, a check at the end of every week."""
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -57,7 +58,8 @@ class Replay:
             if end in ends and end <= through:
                 self._check(ends[end])
             self._collect(wait=False)
-        self._collect(wait=True)
+        while not self._finished():  # the data may end while a loop still runs: it ends by its own deadlines
+            time.sleep(1)
 
     def _finished(self) -> bool:
         self._collect(wait=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from assets.drift.labels import auc
 from pipelines.demo.replay import Week
 from resources.store import Store
 
@@ -23,8 +24,8 @@ class WeekResult:
     verdicts: dict[str, str]
     reason: str
     champion: int
-    auc_static: float
-    auc_managed: float
+    auc_static: float | None
+    auc_managed: float | None
     brier_static: float
     brier_managed: float
     served: int
@@ -47,20 +48,6 @@ def verdict_of(store: Store, model: str, week: Week) -> tuple[str, str] | None:
     return (record["verdict"], record["why"]) if record else None
 
 
-def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Area under the ROC curve by midranks; NaN when one class is missing.
-
-    >>> auc(np.array([0, 1, 0, 1]), np.array([0.1, 0.9, 0.4, 0.35]))
-    0.75
-    """
-    positives = int(labels.sum())
-    negatives = len(labels) - positives
-    if positives == 0 or negatives == 0:
-        return float("nan")
-    ranks = pd.Series(scores).rank().to_numpy()
-    return float((ranks[labels == 1].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
 def week_result(
     week: Week,
     records: Mapping[str, Mapping[str, Any]],
@@ -79,13 +66,17 @@ def week_result(
         verdicts={gate: record["verdict"] for gate, record in records.items()},
         reason=str(last[0]["why"]) if last else "the week was not over: not checked",
         champion=int(versions.iloc[-1]) if len(versions) else 0,
-        auc_static=round(auc(labels, static), 4),
-        auc_managed=round(auc(labels, managed), 4),
+        auc_static=_rounded(auc(labels, static)),
+        auc_managed=_rounded(auc(labels, managed)),
         brier_static=round(float(np.mean((static - labels) ** 2)), 5),
         brier_managed=round(float(np.mean((managed - labels) ** 2)), 5),
         served=int(access["ok"].sum()),
         failed=int((~access["ok"]).sum()),
     )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def refusals(store: Store, model: str, weeks: Sequence[Week]) -> list[dict[str, str]]:

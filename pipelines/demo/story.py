@@ -81,7 +81,7 @@ def run(stage: Stage, through: datetime) -> dict[str, Any]:
     return {
         "model": MODEL,
         "from": START.isoformat(),
-        "through": through.isoformat(),
+        "through": (through - timedelta(days=1)).isoformat(),
         **outcome(store, lineage, traffic, features, weeks, flights, through),
         "loops": [loop(webserver, store, run, weeks) for run in sorted(loops, key=lambda run: run["creationTime"])],
         "failed_requests": clients.count.failed,

@@ -90,7 +90,12 @@ def instance_config(folder: Path, database_port: int) -> dict[str, Any]:
         "run_coordinator": {
             "module": "dagster._core.run_coordinator",
             "class": "QueuedRunCoordinator",
-            "config": {"dequeue_interval_seconds": 1},
+            # On a crowded machine the code server may answer late: the run waits and is tried again.
+            "config": {
+                "dequeue_interval_seconds": 1,
+                "max_user_code_failure_retries": 5,
+                "user_code_failure_retry_delay": 10,
+            },
         },
         "run_launcher": {"module": "dagster._core.launcher", "class": "DefaultRunLauncher"},
         "concurrency": {

@@ -37,7 +37,7 @@ def lines() -> Iterator[Line]:
         yield from _completeness(folder, edge, Traffic(store, observer.url), psutil.Process(observer.process.pid))
         yield from _overhead(folder, edge, server)
         seconds = [edge.gateway.set_split(MODEL, Split({"blue": 50 + i, "green": 50 - i})) for i in range(20)]
-        yield at_most("gateway", "split confirmed by Envoy, slowest of 20", 1e3 * max(seconds), "ms", 1_000)
+        yield at_most("loop", "split confirmed by Envoy, slowest of 20", 1e3 * max(seconds), "ms", 1_000)
 
 
 def _completeness(folder: Path, edge: Edge, traffic: Traffic, process: psutil.Process) -> Iterator[Line]:
@@ -48,11 +48,11 @@ def _completeness(folder: Path, edge: Edge, traffic: Traffic, process: psutil.Pr
     passed = time.monotonic() - started
     traffic.flush()
     seen = traffic.completeness()
-    yield at_least("observer", "requests sent", float(seen.requests), "requests", 5 * RATE_PER_S)
-    yield at_least("observer", f"access rows at {RATE_PER_S}/s", 100 * seen.share_access, "%", 100)
-    yield at_least("observer", f"answers at {RATE_PER_S}/s", 100 * seen.share_answers, "%", 99.9)
+    yield at_least("loop", "requests sent", float(seen.requests), "requests", 5 * RATE_PER_S)
+    yield at_least("loop", f"access rows at {RATE_PER_S}/s", 100 * seen.share_access, "%", 100)
+    yield at_least("loop", f"answers at {RATE_PER_S}/s", 100 * seen.share_answers, "%", 99.9)
     grown = (process.memory_info().rss - before) / 2**20
-    yield at_most("observer", f"memory grown by {passed:.0f} s of load", grown, "MB", 200)
+    yield at_most("loop", f"memory grown by {passed:.0f} s of load", grown, "MB", 200)
 
 
 def _overhead(folder: Path, edge: Edge, server: LocalTriton) -> Iterator[Line]:
@@ -63,9 +63,7 @@ def _overhead(folder: Path, edge: Edge, server: LocalTriton) -> Iterator[Line]:
                 figures.append(load(folder, port, protocol, "--concurrency-range", "1", interval_s=1))
         plain, through = (statistics.median(figures) for figures in rounds.values())
         name = f"p50 through gateway, copied and logged, {protocol}"
-        yield Line(
-            "gateway", name, through, "us", "≤ 2 ms", through <= 2_000, through / plain, f"direct {plain:.0f} us"
-        )
+        yield Line("loop", name, through, "us", "≤ 2 ms", through <= 2_000, through / plain, f"direct {plain:.0f} us")
 
 
 def load(folder: Path, port: int, protocol: str, *flags: str, interval_s: float) -> float:

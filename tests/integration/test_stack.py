@@ -21,6 +21,7 @@ from resources.local.ports import HOST
 from resources.local.processes import marked, tree
 from resources.local.stack import down, status, up
 from tests.conftest import RunningStack
+from tests.killing import kill
 from tests.local_parts import only
 
 pytestmark = pytest.mark.integration
@@ -93,8 +94,9 @@ def test_up_on_a_healthy_stack_changes_nothing(stack: RunningStack) -> None:
 
 def test_up_repairs_what_was_killed_and_leaves_the_rest(stack: RunningStack) -> None:
     before = Ledger(stack.home).read().parts
+    # The supervisor first, or it would be quicker.
     for name in ("supervisor", "gateway", "agent-blue", "dagster-daemon"):
-        os.kill(before[name].pid, signal.SIGKILL)
+        kill(before[name].pid)
     status = trimtab("status", "--home", stack.home)
     assert status.returncode == 1
     assert f"process {before['gateway'].pid} is gone" in status.stdout
@@ -188,7 +190,7 @@ def test_objects_survive_down_and_a_killed_server(home: Path) -> None:
     bodies = {f"k/{n}": os.urandom(1000 * n) for n in range(1, 60)}
     for key, body in bodies.items():
         client.put_object(Bucket="trimtab", Key=key, Body=body)
-    for end in (lambda: down(home), lambda: os.kill(Ledger(home).read().parts["s3"].pid, signal.SIGKILL)):
+    for end in (lambda: down(home), lambda: kill(Ledger(home).read().parts["s3"].pid)):
         end()
         up(home, blueprint)
         assert {key: client.get_object(Bucket="trimtab", Key=key)["Body"].read() for key in bodies} == bodies
@@ -226,7 +228,7 @@ def test_rows_survive_a_killed_server_and_its_stale_note(home: Path) -> None:
     ask("CREATE TABLE kept (n int)")
     with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
         ask("SELECT 1", "guess")
-    os.kill(Ledger(home).read().parts["postgres"].pid, signal.SIGKILL)
+    kill(Ledger(home).read().parts["postgres"].pid)
     # The number in the note now belongs to somebody else, as after a restart of the machine.
     note = home / "data" / "postgres" / "postmaster.pid"
     note.write_text("\n".join([str(os.getpid()), *note.read_text().splitlines()[1:]]) + "\n")

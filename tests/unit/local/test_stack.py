@@ -19,6 +19,7 @@ from resources.local.part import Part
 from resources.local.ports import HOST
 from resources.local.processes import find, marked
 from resources.local.stack import Health, down, status, up
+from tests.killing import kill
 from tests.unit.local.small_parts import STUBBORN, plan, sleeper, web_plan
 
 PROJECT = Path(__file__).parents[3]
@@ -94,7 +95,7 @@ def test_up_again_starts_what_died_and_nothing_else(home: Path) -> None:
     parts = [sleeper("database"), sleeper("web", after=("database",))]
     up(home, plan(*parts))
     before = pids(home)
-    os.kill(before["web"], signal.SIGKILL)
+    kill(before["web"])
     assert health(home, *parts)["web"].reason == f"process {before['web']} is gone: see logs/web.log"
     up(home, plan(*parts))
     after = pids(home)
@@ -290,7 +291,7 @@ def test_a_process_that_got_the_number_of_a_dead_part_is_never_touched(home: Pat
     try:
         ledger = Ledger(home)
         old = ledger.read().parts["web"]
-        os.kill(old.pid, signal.SIGKILL)
+        kill(old.pid)
         ledger.add(
             Record("web", innocent.pid, old.created - 100, old.started_at, "", {}, (), old.stop_signal, old.grace_s)
         )
