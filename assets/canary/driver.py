@@ -46,6 +46,18 @@ def rollout_key(model: str) -> str:
     return f"rollouts/{model}.json"
 
 
+def order_key(model: str) -> str:
+    """Where an order from outside to end a model's rollout lies."""
+    return f"rollouts/orders/{model}.json"
+
+
+def order_back(store: Store, rollout: Rollout, reason: str) -> None:
+    """Tell whoever drives this rollout to roll back. It holds for this rollout alone, never for a later one."""
+    pointer = store.pointer(order_key(rollout.model))
+    body = json.dumps({"rollout": rollout.started_at.isoformat(), "reason": reason}).encode()
+    store.swap(order_key(rollout.model), body, pointer.etag if pointer else None)
+
+
 def load(store: Store, model: str) -> tuple[Rollout, Pointer] | None:
     """The latest rollout of a model, ended or not."""
     pointer = store.pointer(rollout_key(model))
@@ -103,6 +115,8 @@ class Driver:
 
     def _act(self, rollout: Rollout) -> Event:
         """Do what the state asks for, once; what came of it."""
+        if rollout.phase is not Phase.ROLLING_BACK and (reason := self._ordered_back(rollout)):
+            return Abort(reason)
         if rollout.phase is Phase.LOADING:
             return self._load(rollout)
         if not rollout.confirmed:
@@ -127,6 +141,11 @@ class Driver:
             return Loaded()
         self.pause(0.2)
         return Tick()
+
+    def _ordered_back(self, rollout: Rollout) -> str | None:
+        pointer = self.store.pointer(order_key(rollout.model))
+        order = json.loads(pointer.body) if pointer else {}
+        return str(order["reason"]) if order.get("rollout") == rollout.started_at.isoformat() else None
 
     def _lost(self, rollout: Rollout) -> Event | None:
         """A challenger that crashed is no matter of statistics; an agent that fell silent proves nothing."""
