@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from pipelines.commands_canary import rollback, rollout
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "launch", "down")
+ORDER = ("demo", "up", "status", "launch", "rollout", "rollback", "down")
 
 
 class Guide(click.Group):
@@ -246,6 +247,10 @@ def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, serv
     except KeyboardInterrupt:
         click.echo("stopped: nothing is left running", err=True)
         sys.exit(130)
+
+
+for _command in (rollout, rollback):
+    main.add_command(stack_home(as_json(_command)))
 
 
 def _interrupt(_number: int, _frame: object) -> None:
