@@ -7,11 +7,13 @@ was, and of two drivers only one can act.
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pandas as pd
 
+from assets.canary.answers import Agreement, agreement, last_column, question, together
 from assets.canary.events import (
     Abort,
     Event,
@@ -26,9 +28,10 @@ from assets.canary.events import (
 from assets.canary.guards import count
 from assets.canary.lease import claim, close
 from assets.canary.rollout import Phase, Rollout, mirror, share, weights
-from assets.canary.step import step
+from assets.canary.step import mirror_budget, step
+from assets.scoring import Scorer
 from assets.verdict import Verdict
-from resources.errors import Conflict, GatewayError, ServingError
+from resources.errors import Conflict, GatewayError, ModelNotReady, ServingError
 from resources.gateway import Gateway, Split
 from resources.lineage import Lineage
 from resources.pools import Assignment, Pools, ServedCounts
@@ -39,6 +42,8 @@ from resources.traffic import Traffic
 LOG_LAG = timedelta(seconds=1.5)
 # Requests that were on their way while the weights changed belong to neither rung.
 SETTLE = timedelta(seconds=0.3)
+# Rows of one question past the gateway: no package's largest batch is smaller.
+ASKED_AT_ONCE = 16
 
 
 def rollout_key(model: str) -> str:
@@ -85,6 +90,7 @@ class Driver:
     loaded_at: datetime | None = None
     _since: datetime | None = None
     _served: dict[str, ServedCounts] = field(default_factory=dict)
+    _agreement: Agreement | None = None
 
     def drive(self, rollout: Rollout) -> Rollout:
         """Until the rollout has ended and what follows its end is done. `ServingError` when somebody else drives."""
@@ -176,7 +182,37 @@ class Driver:
         champion = (0, 0)
         if rollout.champion_pool is not None and rollout.champion_version is not None:
             champion = self._answered(rollout.champion_pool, rollout.model, rollout.champion_version)
-        return MirrorSeen(success, fail, *champion)
+        seen = MirrorSeen(success, fail, *champion)
+        if fail > mirror_budget(seen, rollout.settings) or not rollout.settings.mirror_answers:
+            return seen
+        if self._agreement is None:
+            self._agreement = self._compare(rollout)
+        return seen if self._agreement is None else replace(seen, **asdict(self._agreement))
+
+    def _compare(self, rollout: Rollout) -> Agreement | None:
+        """Logged requests put to every replica of the challenger and to its registered file; None: too few logged yet.
+
+        The gateway drops the answers to its copies, so these are asked for again, past it.
+        """
+        self.traffic.flush()
+        logged = self.traffic.answers_seen(rollout.model, self._since or self.now() - LOG_LAG)
+        scorer = Scorer(self.lineage.onnx(rollout.model, rollout.version))
+        missing = [name for name in scorer.features if name not in logged]
+        rows = logged if missing else logged.dropna(subset=list(scorer.features))
+        if missing or len(rows) < rollout.settings.mirror_answers:
+            return None
+        rows = rows.head(rollout.settings.mirror_answers)
+        parts = [rows[start : start + ASKED_AT_ONCE] for start in range(0, len(rows), ASKED_AT_ONCE)]
+        return together([self._ask(rollout, part, scorer) for part in parts])
+
+    def _ask(self, rollout: Rollout, rows: pd.DataFrame, scorer: Scorer) -> Agreement:
+        asked, expected = question(rows, scorer.features), scorer(rows, scorer.features)
+        try:
+            answers = self.pools.ask(rollout.challenger_pool, rollout.model, rollout.version, asked)
+            served = np.stack([last_column(answer, scorer.output) for answer in answers])
+        except (ModelNotReady, ValueError):  # no answer where the file gives one is another answer
+            served = np.full((1, len(rows)), np.nan)
+        return agreement(served, expected, rollout.settings.mirror_answer_tolerance)
 
     def _answered(self, pool: str, model: str, version: int) -> tuple[int, int]:
         """Served since mirroring began: what was counted before, the agents' probes among it, is taken off."""
