@@ -7,6 +7,7 @@ was, and of two drivers only one can act.
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +32,7 @@ from assets.canary.rollout import Phase, Rollout, mirror, share, weights
 from assets.canary.step import mirror_budget, step
 from assets.scoring import Scorer
 from assets.verdict import Verdict
-from resources.errors import Conflict, GatewayError, ModelNotReady, ServingError
+from resources.errors import Conflict, GatewayError, ModelNotReady, ServingError, TrimtabError
 from resources.gateway import Gateway, Split
 from resources.lineage import Lineage
 from resources.pools import Assignment, Pools, ServedCounts
@@ -97,7 +98,7 @@ class Driver:
         rollout = self._save(rollout)
         while not rollout.ended:
             before = rollout
-            rollout = self._save(step(rollout, self._act(rollout), self.now()))
+            rollout = self._save(step(rollout, self._tried(rollout), self.now()))
             if (before.phase, before.rung) != (rollout.phase, rollout.rung):
                 self.say(rollout.diary[-1][1])
         if rollout.phase is Phase.PROMOTED:
@@ -118,6 +119,15 @@ class Driver:
         except Conflict as error:
             raise ServingError(f"{rollout.model}: another driver has taken over this rollout: {error}") from error
         return rollout
+
+    def _tried(self, rollout: Rollout) -> Event:
+        """What can't be done now is tried again until the phase's deadline, which rolls back."""
+        try:
+            return self._act(rollout)
+        except TrimtabError as error:
+            self.say(f"{rollout.phase}: {error}")
+            self.pause(0.5)
+            return Tick()
 
     def _act(self, rollout: Rollout) -> Event:
         """Do what the state asks for, once; what came of it."""
@@ -206,7 +216,10 @@ class Driver:
         return together([self._ask(rollout, part, scorer) for part in parts])
 
     def _ask(self, rollout: Rollout, rows: pd.DataFrame, scorer: Scorer) -> Agreement:
-        asked, expected = question(rows, scorer.features), scorer(rows, scorer.features)
+        asked, expected = question(rows, scorer.features), np.full(len(rows), np.nan)
+        # ONNX Runtime's refusals have no common base; a file that fails on requests of clients is no model for them.
+        with suppress(Exception):
+            expected = scorer(rows, scorer.features)
         try:
             answers = self.pools.ask(rollout.challenger_pool, rollout.model, rollout.version, asked)
             served = np.stack([last_column(answer, scorer.output) for answer in answers])

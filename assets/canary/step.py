@@ -80,7 +80,7 @@ def _mirrored(rollout: Rollout, seen: MirrorSeen, now: datetime) -> Rollout:
         return _rolling_back(rollout, now, Verdict.FAIL, reason)
     if seen.differing:
         reason = (
-            f"mirror: {seen.differing} of {seen.compared} answers are not those of the registered model, "
+            f"mirror: {seen.differing} of {seen.compared} answers are missing or not those of the registered model, "
             f"by up to {seen.farthest:.3g}"
         )
         return _rolling_back(rollout, now, Verdict.FAIL, reason)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,9 @@ from assets.canary.driver import Driver, load
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from assets.scoring import score
-from resources.errors import ModelNotReady, ServingError
+from assets.verdict import Verdict
+from pipelines.demo.damage import failing_above
+from resources.errors import ModelNotReady, ServingError, TrafficError
 from resources.gateway import Split
 from resources.pools import Assignment, ReplicaState, ServedCounts
 from tests.fakes import MemoryGateway, MemoryStore
@@ -232,7 +235,7 @@ def test_a_pool_that_answers_with_another_model_than_the_registered_one_never_se
     serving.served = 1
     ended = driver(serving).drive(rollout())
     assert ended.phase is Phase.ROLLED_BACK
-    assert "40 of 40 answers are not those of the registered model" in ended.reason
+    assert "40 of 40 answers are missing or not those of the registered model" in ended.reason
     assert all(row["pool"] == "blue" for row in serving.rows)
 
 
@@ -249,3 +252,25 @@ def test_a_request_that_the_registered_model_answers_and_its_pool_does_not_is_a_
 
     serving.ask = ask  # type: ignore[method-assign]
     assert "40 of 40 answers" in driver(serving).drive(rollout()).reason
+
+
+def test_a_registered_file_that_fails_on_clients_requests_never_sees_a_client(serving: World) -> None:
+    serving.lineage.register(
+        MODEL, failing_above(serving.onnx[2], "temp", 1.0), dagster_run_id="r3", snapshot_digest="s", snapshot_uri="u"
+    )
+    ended = driver(serving).drive(replace(rollout(), version=3))
+    assert ended.phase is Phase.ROLLED_BACK
+    assert "answers are missing" in ended.reason
+    assert all(row["pool"] == "blue" for row in serving.rows)
+
+
+def test_an_observer_that_stays_dead_is_waited_for_until_the_deadline_and_then_rolls_back(serving: World) -> None:
+    def flush() -> None:
+        raise TrafficError("the observer does not answer")
+
+    serving.flush = flush  # type: ignore[method-assign]
+    ended = driver(serving).drive(rollout())
+    assert (ended.phase, ended.verdict) == (Phase.ROLLED_BACK, Verdict.INCONCLUSIVE)
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"blue": 100}
