@@ -52,6 +52,12 @@ class Scorer:
         return onnxruntime.InferenceSession(self.onnx, options, providers=["CPUExecutionProvider"])
 
     @cached_property
+    def features(self) -> dict[str, str]:
+        """Type of each named input, as feature sets name them."""
+        kinds = {"tensor(string)": "string", "tensor(float)": "float", "tensor(int64)": "int", "tensor(bool)": "bool"}
+        return {item.name: kinds[item.type] for item in self.session.get_inputs()}
+
+    @cached_property
     def output(self) -> str:
         """The first float output, whose last column is the answer."""
         return str(next(item.name for item in self.session.get_outputs() if item.type == "tensor(float)"))

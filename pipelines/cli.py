@@ -14,10 +14,12 @@ from typing import Any
 import click
 
 from pipelines import commands_doctor, commands_packages, commands_profile
+from pipelines.commands_canary import rollback, rollout
+from pipelines.demo.damage import KINDS
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "launch", "down", "profile", "sign", "verify", "doctor")
+ORDER = ("demo", "up", "status", "launch", "rollout", "rollback", "down", "profile", "sign", "verify", "doctor")
 
 
 class Guide(click.Group):
@@ -221,8 +223,15 @@ def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path) 
     show_default=True,
     help="Folder of the demo's own stack. What an earlier demo left there is deleted.",
 )
+@click.option(
+    "--sabotage",
+    type=click.Choice(KINDS),
+    help="Instead of the replay: roll out a challenger that is really bad, or break the split, and see it caught.",
+)
 @servers_folder
-def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, servers: Path | None) -> None:
+def demo(
+    through: datetime, json_file: Path | None, keep: bool, home: Path, sabotage: str | None, servers: Path | None
+) -> None:
     """Replay real flights as live traffic through the whole loop, with nobody awake.
 
     A champion is trained on January 2013 and serves. From 1 February every flight is a request through the gateway,
@@ -234,6 +243,7 @@ def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, serv
       trimtab demo                                   two months, some minutes
       trimtab demo --through 2013-12-31              the year
       trimtab demo --through 2013-02-14 --keep       two weeks, then look around in Dagster and MLflow
+      trimtab demo --sabotage errors                 a bad challenger, caught before or by its first clients
     """
     from pipelines.demo.command import play
     from pipelines.demo.story import END_OF_DATA, START
@@ -243,10 +253,16 @@ def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, serv
         raise click.BadParameter(f"{through:%Y-%m-%d} is not between 2013-02-01 and 2013-12-31", param_hint="--through")
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        play(home, end, servers, json_file, keep)
+        result = play(home, end, servers, json_file, keep, sabotage)
     except KeyboardInterrupt:
         click.echo("stopped: nothing is left running", err=True)
         sys.exit(130)
+    if sabotage is not None and not result["rolled_back"]:
+        sys.exit(1)
+
+
+for _command in (rollout, rollback):
+    main.add_command(stack_home(as_json(_command)))
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -5,6 +5,7 @@ import dagster as dg
 from pipelines.environments import environment, ports
 from pipelines.factory import build_model_defs, partitions_by_cadence
 from pipelines.jobs import build_jobs
+from pipelines.resume import build_resume_sensor
 from pipelines.schedules import build_schedules
 from pipelines.sensors import build_drift_sensor
 from pipelines.spec import load_specs
@@ -12,7 +13,7 @@ from pipelines.spec import load_specs
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """All models of the models folder, their jobs, schedules, sensor and resources."""
+    """All models of the models folder, their jobs, schedules, sensors and resources."""
     where = environment()
     specs = load_specs(where.models)
     partitions = dict(partitions_by_cadence(specs))
@@ -20,7 +21,7 @@ def defs() -> dg.Definitions:
     shared = dg.Definitions(
         jobs=jobs,
         schedules=build_schedules(specs, partitions),
-        sensors=[build_drift_sensor(specs, partitions, jobs)] if specs else [],
+        sensors=[build_drift_sensor(specs, partitions, jobs), build_resume_sensor(specs, jobs)] if specs else [],
         resources=ports(where).as_resources(),
     )
     return dg.Definitions.merge(*(build_model_defs(spec, partitions[spec.cadence]) for spec in specs), shared)

@@ -106,12 +106,19 @@ class Pools:
         """Answered and failed requests of the version, summed over the replicas, since it was loaded."""
         success = fail = 0
         for replica in self._known(pool):
-            if replica not in self.triton_urls:
-                raise ServingError(f"replica {replica} has no Triton URL: known are {sorted(self.triton_urls)}")
-            stats = TritonServer(self.triton_urls[replica], timeout_s=10).statistics(model, version)
+            stats = self._triton(replica).statistics(model, version)
             success += int(stats["success"]["count"])
             fail += int(stats["fail"]["count"])
         return ServedCounts(success, fail)
+
+    def ask(self, pool: str, model: str, version: int, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The answer of every replica to one request of the Open Inference Protocol, past the gateway."""
+        return [self._triton(replica).infer(model, body, version) for replica in self._known(pool)]
+
+    def _triton(self, replica: str) -> TritonServer:
+        if replica not in self.triton_urls:
+            raise ServingError(f"replica {replica} has no Triton URL: known are {sorted(self.triton_urls)}")
+        return TritonServer(self.triton_urls[replica], timeout_s=10)
 
     def _known(self, pool: str) -> tuple[str, ...]:
         if pool not in self.replicas:

@@ -58,6 +58,13 @@ class Traffic:
         frame = self._rows(keys, segments.access_schema())
         return _ordered(frame[frame["seen_at"] >= since], ["request_id"])
 
+    def answers_seen(self, model: str, since: datetime) -> "pd.DataFrame":
+        """As `answers`, by when they were seen: at or after `since`, whatever their event time."""
+        _check_zone(since=since)
+        keys = self.store.keys(segments.prefix(model, ANSWERS), after=segments.since_key(model, ANSWERS, since))
+        frame = self._rows(keys, segments.answers_schema())
+        return _ordered(frame[frame["seen_at"] >= since], ["request_id", "row"])
+
     def answers(self, model: str, start: datetime, end: datetime) -> "pd.DataFrame":
         """One row for each row that was asked, with event_time in [start, end): features, answer, version, key."""
         return self._log(model, ANSWERS, start, end)

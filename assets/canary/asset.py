@@ -7,11 +7,13 @@ from typing import Any
 
 import dagster as dg
 
+from assets.canary import forecast
 from assets.canary.driver import Driver, load
+from assets.canary.forecast import plan, sentence
 from assets.canary.guards import slow_threshold_ms
 from assets.canary.judge import judge
 from assets.canary.picture import figure, sparkline
-from assets.canary.rollout import Rollout, begin
+from assets.canary.rollout import Rollout, begin, noted
 from assets.canary.settings import CanarySettings
 from assets.decision import Decision
 from assets.door import gate, interval, record, room
@@ -26,6 +28,8 @@ from resources.traffic import Traffic
 
 CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch")
 BEFORE = timedelta(minutes=2)
+# Tag of a run that goes on with a rollout whose driver died: it never begins one of its own.
+RESUMES = "resumes"
 
 
 def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: CanarySettings) -> dg.AssetsDefinition:
@@ -58,14 +62,15 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
         driver = Driver(context.run_id, store, pools, gateway, traffic, lineage, context.log.info)
         found = load(store, model.name)
         driver.etag = found[1].etag if found else None
-        if found and not found[0].closed and found[0].digest != assignment.digest:
+        resumes = RESUMES in context.run.tags
+        if found and not found[0].closed and found[0].digest != assignment.digest and not resumes:
             context.log.info(f"first to its end: the rollout of version {found[0].version} that was left open")
             driver.drive(found[0])
             found = load(store, model.name)
-        if found and not found[0].closed:
+        if found and (resumes or not found[0].closed):
             rollout = found[0]
         else:
-            champion, slow_ms = _champion(model.name, lineage, gateway, traffic, settings)
+            champion, slow_ms, lately = _champion(model.name, lineage, gateway, traffic, settings)
             free = next(pool for pool in pools.replicas if champion is None or pool != champion[1])
             rollout = begin(
                 model.name,
@@ -77,9 +82,15 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
                 datetime.now(UTC),
                 champion=champion,
                 slow_ms=slow_ms,
+                partition=context.partition_key,
             )
-        ended = driver.drive(rollout)
-        decision = _decision(ended, as_of, driver, published_at, {"package": assignment.digest})
+            if champion is not None:
+                said = sentence(plan(settings, lately))
+                rollout = noted(rollout, rollout.started_at, said)
+                context.log.info(said)
+        # A run that was asked to resume and finds the rollout closed has its record to write, nothing to drive.
+        ended = rollout if rollout.closed else driver.drive(rollout)
+        decision = _decision(ended, as_of, driver, published_at, {"package": ended.digest})
         metadata = record(
             context,
             decision,
@@ -88,7 +99,7 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
             artifacts={"canary.png": figure(decision.details)},
             picture=sparkline(decision.details),
         )
-        metadata["version"] = challenger.version
+        metadata["version"] = ended.version
         yield from gate(context, decision, metadata, CHECKS)
 
     return asset
@@ -96,20 +107,25 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
 
 def _champion(
     name: str, lineage: Lineage, gateway: Gateway, traffic: Traffic, settings: CanarySettings
-) -> tuple[tuple[int, str] | None, float]:
-    """Version and pool of the champion, by what the gateway serves; and the latency above which a request is slow."""
+) -> tuple[tuple[int, str] | None, float, forecast.Traffic]:
+    """Version and pool of the champion, by what the gateway serves; above which latency a request is slow; its
+    traffic lately.
+    """
     registered = lineage.version_of(name, "champion")
     split = gateway.split(name)
     if registered is None or split is None:
-        return None, settings.slow_ms
+        return None, settings.slow_ms, forecast.Traffic(0.0, 0.0, 0.0)
     pools = [pool for pool, percent in split.weights.items() if percent == 100]
     if not pools:
         raise ServingError(f"{name}: the gateway splits {dict(split.weights)} with no rollout: set one pool to 100")
     traffic.flush()
     recent = traffic.access_seen(name, datetime.now(UTC) - BEFORE)
-    latencies = recent.loc[recent["pool"] == pools[0], "latency_ms"]
-    p95 = float(latencies.quantile(0.95)) if len(latencies) else None
-    return (registered.version, pools[0]), slow_threshold_ms(p95, settings)
+    mine = recent[recent["pool"] == pools[0]]
+    p95 = float(mine["latency_ms"].quantile(0.95)) if len(mine) else None
+    slow_ms = slow_threshold_ms(p95, settings)
+    errors, slow = (float(bad.mean()) if len(mine) else 0.0 for bad in (~mine["ok"], mine["latency_ms"] > slow_ms))
+    lately = forecast.Traffic(len(mine) / BEFORE.total_seconds(), errors, slow)
+    return (registered.version, pools[0]), slow_ms, lately
 
 
 def _decision(

@@ -7,11 +7,14 @@ was, and of two drivers only one can act.
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pandas as pd
 
+from assets.canary.answers import Agreement, agreement, last_column, question, together
 from assets.canary.events import (
     Abort,
     Event,
@@ -26,9 +29,10 @@ from assets.canary.events import (
 from assets.canary.guards import count
 from assets.canary.lease import claim, close
 from assets.canary.rollout import Phase, Rollout, mirror, share, weights
-from assets.canary.step import step
+from assets.canary.step import mirror_budget, step
+from assets.scoring import Scorer
 from assets.verdict import Verdict
-from resources.errors import Conflict, GatewayError, ServingError
+from resources.errors import Conflict, GatewayError, ModelNotReady, ServingError, TrimtabError
 from resources.gateway import Gateway, Split
 from resources.lineage import Lineage
 from resources.pools import Assignment, Pools, ServedCounts
@@ -39,11 +43,25 @@ from resources.traffic import Traffic
 LOG_LAG = timedelta(seconds=1.5)
 # Requests that were on their way while the weights changed belong to neither rung.
 SETTLE = timedelta(seconds=0.3)
+# Rows of one question past the gateway: no package's largest batch is smaller.
+ASKED_AT_ONCE = 16
 
 
 def rollout_key(model: str) -> str:
     """Where the state of a model's rollout lies."""
     return f"rollouts/{model}.json"
+
+
+def order_key(model: str) -> str:
+    """Where an order from outside to end a model's rollout lies."""
+    return f"rollouts/orders/{model}.json"
+
+
+def order_back(store: Store, rollout: Rollout, reason: str) -> None:
+    """Tell whoever drives this rollout to roll back. It holds for this rollout alone, never for a later one."""
+    pointer = store.pointer(order_key(rollout.model))
+    body = json.dumps({"rollout": rollout.started_at.isoformat(), "reason": reason}).encode()
+    store.swap(order_key(rollout.model), body, pointer.etag if pointer else None)
 
 
 def load(store: Store, model: str) -> tuple[Rollout, Pointer] | None:
@@ -73,13 +91,14 @@ class Driver:
     loaded_at: datetime | None = None
     _since: datetime | None = None
     _served: dict[str, ServedCounts] = field(default_factory=dict)
+    _agreement: Agreement | None = None
 
     def drive(self, rollout: Rollout) -> Rollout:
         """Until the rollout has ended and what follows its end is done. `ServingError` when somebody else drives."""
         rollout = self._save(rollout)
         while not rollout.ended:
             before = rollout
-            rollout = self._save(step(rollout, self._act(rollout), self.now()))
+            rollout = self._save(step(rollout, self._tried(rollout), self.now()))
             if (before.phase, before.rung) != (rollout.phase, rollout.rung):
                 self.say(rollout.diary[-1][1])
         if rollout.phase is Phase.PROMOTED:
@@ -101,8 +120,19 @@ class Driver:
             raise ServingError(f"{rollout.model}: another driver has taken over this rollout: {error}") from error
         return rollout
 
+    def _tried(self, rollout: Rollout) -> Event:
+        """What can't be done now is tried again until the phase's deadline, which rolls back."""
+        try:
+            return self._act(rollout)
+        except TrimtabError as error:
+            self.say(f"{rollout.phase}: {error}")
+            self.pause(0.5)
+            return Tick()
+
     def _act(self, rollout: Rollout) -> Event:
         """Do what the state asks for, once; what came of it."""
+        if rollout.phase is not Phase.ROLLING_BACK and (reason := self._ordered_back(rollout)):
+            return Abort(reason)
         if rollout.phase is Phase.LOADING:
             return self._load(rollout)
         if not rollout.confirmed:
@@ -127,6 +157,11 @@ class Driver:
             return Loaded()
         self.pause(0.2)
         return Tick()
+
+    def _ordered_back(self, rollout: Rollout) -> str | None:
+        pointer = self.store.pointer(order_key(rollout.model))
+        order = json.loads(pointer.body) if pointer else {}
+        return str(order["reason"]) if order.get("rollout") == rollout.started_at.isoformat() else None
 
     def _lost(self, rollout: Rollout) -> Event | None:
         """A challenger that crashed is no matter of statistics; an agent that fell silent proves nothing."""
@@ -157,7 +192,40 @@ class Driver:
         champion = (0, 0)
         if rollout.champion_pool is not None and rollout.champion_version is not None:
             champion = self._answered(rollout.champion_pool, rollout.model, rollout.champion_version)
-        return MirrorSeen(success, fail, *champion)
+        seen = MirrorSeen(success, fail, *champion)
+        if fail > mirror_budget(seen, rollout.settings) or not rollout.settings.mirror_answers:
+            return seen
+        if self._agreement is None:
+            self._agreement = self._compare(rollout)
+        return seen if self._agreement is None else replace(seen, **asdict(self._agreement))
+
+    def _compare(self, rollout: Rollout) -> Agreement | None:
+        """Logged requests put to every replica of the challenger and to its registered file; None: too few logged yet.
+
+        The gateway drops the answers to its copies, so these are asked for again, past it.
+        """
+        self.traffic.flush()
+        logged = self.traffic.answers_seen(rollout.model, self._since or self.now() - LOG_LAG)
+        scorer = Scorer(self.lineage.onnx(rollout.model, rollout.version))
+        missing = [name for name in scorer.features if name not in logged]
+        rows = logged if missing else logged.dropna(subset=list(scorer.features))
+        if missing or len(rows) < rollout.settings.mirror_answers:
+            return None
+        rows = rows.head(rollout.settings.mirror_answers)
+        parts = [rows[start : start + ASKED_AT_ONCE] for start in range(0, len(rows), ASKED_AT_ONCE)]
+        return together([self._ask(rollout, part, scorer) for part in parts])
+
+    def _ask(self, rollout: Rollout, rows: pd.DataFrame, scorer: Scorer) -> Agreement:
+        asked, expected = question(rows, scorer.features), np.full(len(rows), np.nan)
+        # ONNX Runtime's refusals have no common base; a file that fails on requests of clients is no model for them.
+        with suppress(Exception):
+            expected = scorer(rows, scorer.features)
+        try:
+            answers = self.pools.ask(rollout.challenger_pool, rollout.model, rollout.version, asked)
+            served = np.stack([last_column(answer, scorer.output) for answer in answers])
+        except (ModelNotReady, ValueError):  # no answer where the file gives one is another answer
+            served = np.full((1, len(rows)), np.nan)
+        return agreement(served, expected, rollout.settings.mirror_answer_tolerance)
 
     def _answered(self, pool: str, model: str, version: int) -> tuple[int, int]:
         """Served since mirroring began: what was counted before, the agents' probes among it, is taken off."""

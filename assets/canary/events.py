@@ -32,12 +32,19 @@ class WeightsFailed:
 
 @dataclass(frozen=True, slots=True)
 class MirrorSeen:
-    """Copies answered since mirroring began, in all: the challenger's, and the champion's on the same requests."""
+    """Copies answered since mirroring began, in all: the challenger's, and the champion's on the same requests.
+
+    compared: logged requests that were put to the challenger and to its registered ONNX file; differing: of these, the
+    ones whose answers did not agree; farthest: the largest difference.
+    """
 
     success: int = 0
     fail: int = 0
     champion_success: int = 0
     champion_fail: int = 0
+    compared: int = 0
+    differing: int = 0
+    farthest: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,12 @@ def _mirror(rollout: Rollout) -> Evidence:
     total = seen.success + seen.fail
     why = f"{seen.fail} of {total} copies failed ({settings.mirror_requests} were asked for)"
     budget = mirror_budget(seen, settings)
-    if seen.fail > budget:
+    if settings.mirror_answers:
+        why += f"; {seen.differing} of {seen.compared} answers differ from the registered model's"
+    if seen.fail > budget or seen.differing:
         return Evidence("mirror", Verdict.FAIL, why, seen.fail, budget)
-    verdict = Verdict.PASS if total >= settings.mirror_requests else Verdict.INCONCLUSIVE
+    enough = total >= settings.mirror_requests and seen.compared >= settings.mirror_answers
+    verdict = Verdict.PASS if enough else Verdict.INCONCLUSIVE
     return Evidence("mirror", verdict, why, seen.fail, budget)
 
 

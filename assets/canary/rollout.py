@@ -13,6 +13,7 @@ from assets.verdict import Verdict
 
 # Lines of the rollout's own diary that are kept.
 DIARY = 100
+INSTANTS = ("started_at", "phase_at", "lease_until", "reverted_at")
 
 
 class Phase(StrEnum):
@@ -35,7 +36,8 @@ class Rollout:
 
     rung: index into settings.ladder, -1 before the first. confirmed: the gateway serves this rung's weights.
     phase_at: when this phase, or this rung, began. slow_ms: frozen at the start. closed: what follows the end
-    (aliases, record) is done as well.
+    (aliases, record) is done as well. partition: Dagster's, of the run that began it. reverted_at: when
+    somebody ordered the promoted version back, within the rollback window.
     """
 
     model: str
@@ -60,6 +62,8 @@ class Rollout:
     driver: str | None = None
     lease_until: datetime | None = None
     closed: bool = False
+    partition: str = ""
+    reverted_at: datetime | None = None
 
     @property
     def first_release(self) -> bool:
@@ -78,7 +82,7 @@ class Rollout:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        for name in ("started_at", "phase_at", "lease_until"):
+        for name in INSTANTS:
             plain[name] = plain[name].isoformat() if plain[name] else None
         return plain | {
             "settings": self.settings.model_dump(mode="json"),
@@ -92,7 +96,7 @@ class Rollout:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         """The rollout that `to_dict` wrote."""
-        times = {name: _instant(value[name]) for name in ("started_at", "phase_at", "lease_until")}
+        times = {name: _instant(value.get(name)) for name in INSTANTS}
         return cls(
             **dict(value)
             | times
@@ -122,6 +126,7 @@ def begin(
     *,
     champion: tuple[int, str] | None = None,
     slow_ms: float | None = None,
+    partition: str = "",
 ) -> Rollout:
     """A new rollout. champion: its version and pool, None for a first release; slow_ms: see slow_threshold_ms."""
     if champion and champion[1] == challenger_pool:
@@ -139,6 +144,7 @@ def begin(
         champion_version=champion_version,
         champion_pool=champion_pool,
         slow_ms=settings.slow_ms if slow_ms is None else slow_ms,
+        partition=partition,
     )
     return noted(rollout, now, f"loading version {version} into {challenger_pool}")
 
@@ -162,6 +168,8 @@ def mirror(rollout: Rollout) -> str | None:
 
 def share(rollout: Rollout) -> float:
     """Share of the challenger, 0 to 1, that `weights` asks for."""
+    if rollout.reverted_at is not None:
+        return 0.0
     if rollout.phase in (Phase.PROMOTING, Phase.PROMOTED):
         return 1.0
     if rollout.phase in (Phase.ADVANCING, Phase.HOLDING):
@@ -189,7 +197,7 @@ def overdue(rollout: Rollout, now: datetime) -> bool:
 
 def warm_until(rollout: Rollout) -> datetime | None:
     """Until when both versions stay loaded, so that rollback is one weight change; None unless promoted over one."""
-    if rollout.phase is not Phase.PROMOTED or rollout.first_release:
+    if rollout.phase is not Phase.PROMOTED or rollout.first_release or rollout.reverted_at is not None:
         return None
     return rollout.phase_at + timedelta(hours=rollout.settings.rollback_window_hours)
 

@@ -21,6 +21,12 @@ class CanarySettings(BaseModel):
         description="Rungs in percent of traffic; 'mirror' may come first, rungs rise, the last is 100.",
     )
     mirror_requests: int = Field(default=200, ge=1, description="Copies the challenger answers before clients see it.")
+    mirror_answers: int = Field(
+        default=50, ge=0, description="Logged requests put to the challenger and to its ONNX file: answers must agree."
+    )
+    mirror_answer_tolerance: float = Field(
+        default=1e-4, gt=0, lt=1, description="Largest difference between the two that is rounding."
+    )
     requests_per_rung: int = Field(default=1000, ge=1, description="Requests, both pools together, before the next.")
 
     alpha_errors: float = Field(default=0.02, gt=0, lt=0.5, description="Chance of a false rollback by errors.")

@@ -78,7 +78,14 @@ def _mirrored(rollout: Rollout, seen: MirrorSeen, now: datetime) -> Rollout:
     if seen.fail > budget:
         reason = f"mirror: {seen.fail} of {total} copies failed, at most {budget:.0f} may"
         return _rolling_back(rollout, now, Verdict.FAIL, reason)
-    return _climbed(rollout, now) if total >= settings.mirror_requests else rollout
+    if seen.differing:
+        reason = (
+            f"mirror: {seen.differing} of {seen.compared} answers are missing or not those of the registered model, "
+            f"by up to {seen.farthest:.3g}"
+        )
+        return _rolling_back(rollout, now, Verdict.FAIL, reason)
+    enough = total >= settings.mirror_requests and seen.compared >= settings.mirror_answers
+    return _climbed(rollout, now) if enough else rollout
 
 
 def mirror_budget(seen: MirrorSeen, settings: CanarySettings) -> float:
@@ -135,7 +142,9 @@ def _waiting(rollout: Rollout) -> str:
             return "the challenger is not loaded"
         case Phase.MIRRORING if rollout.confirmed:
             seen = rollout.mirrored.success + rollout.mirrored.fail
-            return f"{seen} of {rollout.settings.mirror_requests} copies were answered"
+            compared, wanted = rollout.mirrored.compared, rollout.settings.mirror_answers
+            told = f"{seen} of {rollout.settings.mirror_requests} copies were answered"
+            return told + (f" and {compared} of {wanted} answers compared" if compared < wanted else "")
         case Phase.HOLDING:
             return f"harmlessness is not proven, {rollout.guards.canary_requests} challenger requests seen,"
         case Phase.ADVANCING | Phase.PROMOTING if rollout.confirmed:

@@ -89,7 +89,7 @@ def serving_profile(
         metadata["points"] = dg.MetadataValue.md(_table(points))
         if decision.verdict is Verdict.PASS:
             files = _files(model.name, challenger, onnx, features, probe, decision, lineage, settings.gpus)
-            assignment = _publish(store, model.name, challenger.version, files, signing_key)
+            assignment = publish_signed(store, model.name, challenger.version, files, signing_key)
             metadata |= {"version": challenger.version, "package": assignment.package, "digest": assignment.digest}
         yield from gate(context, decision, metadata, CHECKS)
 
@@ -205,7 +205,8 @@ def _files(
     )
 
 
-def _publish(store: Store, name: str, version: int, files: dict[str, bytes], signing_key: Path) -> Assignment:
+def publish_signed(store: Store, name: str, version: int, files: dict[str, bytes], signing_key: Path) -> Assignment:
+    """Sign a package's files, put them into the store, and let the version's pointer name them."""
     with tempfile.TemporaryDirectory(prefix="trimtab-package-") as folder:
         write_files(Path(folder), files)
         sign(Path(folder), signing_key)

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from pipelines import local
 from pipelines.demo.page import page
+from pipelines.demo.sabotage import run as spoil
 from pipelines.demo.story import START, Stage, run, to_json
 from pipelines.environments import enter
 from pipelines.screen import Progress as Starting
@@ -25,7 +26,14 @@ from resources.local.stack import up as bring_up
 COLOURS = {"PASS": "green", "FAIL": "red", "INCONCLUSIVE": "dim", "ERROR": "yellow"}
 
 
-def play(home: Path, through: datetime, servers: Path | None, json_file: Path | None, stay: bool) -> dict[str, Any]:
+def play(
+    home: Path,
+    through: datetime,
+    servers: Path | None,
+    json_file: Path | None,
+    stay: bool,
+    sabotage: str | None = None,
+) -> dict[str, Any]:
     """Bring up a fresh stack in `home`, replay, report. The stack ends with this call, whatever happens in it."""
     began = time.monotonic()
     console = Console(stderr=True, highlight=False)
@@ -40,10 +48,15 @@ def play(home: Path, through: datetime, servers: Path | None, json_file: Path | 
         dagster, mlflow = addresses.url("dagster-webserver"), addresses.url("mlflow")
         with _telling(console, through) as (say, progress):
             say(f"everything is up after {up_s:.0f} s: Dagster {dagster}  MLflow {mlflow}  gateway {addresses.gateway}")
-            found = run(Stage(where, addresses.gateway, dagster, say, progress), through)
+            stage = Stage(where, addresses.gateway, dagster, say, progress)
+            found = run(stage, through) if sabotage is None else spoil(stage, sabotage)
         total_s = time.monotonic() - began
-        result = _complete(found, up_s, total_s, _rss_mb(home, blueprint))
-        _report(console, result, home, json_file)
+        if sabotage is None:
+            result = _complete(found, up_s, total_s, _rss_mb(home, blueprint))
+            _report(console, result, home, json_file)
+        else:
+            result = {**found, "seconds": {**found["seconds"], "up": round(up_s, 1), "total": round(total_s, 1)}}
+            _report_sabotage(console, result, home, json_file)
         if stay:
             console.print(f"\nlook around: Dagster {dagster}   MLflow {mlflow}   (Ctrl-C stops everything)")
             while True:
@@ -111,11 +124,7 @@ def _telling(console: Console, through: datetime) -> Iterator[tuple[Any, Any]]:
 def _report(console: Console, result: Mapping[str, Any], home: Path, json_file: Path | None) -> None:
     html = home / "demo.html"
     html.write_text(page(result))
-    text = to_json(result)
-    (home / "demo.json").write_text(text)
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(text)
+    _write(result, home, json_file)
     Console(width=None if sys.stdout.isatty() else 160).print(_table(result))
     seconds = result["seconds"]
     console.print(
@@ -128,6 +137,28 @@ def _report(console: Console, result: Mapping[str, Any], home: Path, json_file: 
         phases = ", ".join(f"{name} {value} s" for name, value in loop["phases"].items())
         console.print(f"loop of {loop['as_of'][:10]}: {loop['outcome']} after {loop['seconds']} s ({phases})")
     console.print(f"page: {html}   JSON: {json_file or home / 'demo.json'}")
+
+
+def _report_sabotage(console: Console, result: Mapping[str, Any], home: Path, json_file: Path | None) -> None:
+    _write(result, home, json_file)
+    word = "[green]caught and rolled back[/]" if result["rolled_back"] else "[red]NOT CAUGHT[/]"
+    seconds = result["seconds"]
+    console.print(
+        f"sabotage {result['sabotage']}: {word} as {result['verdict']}: {result['reason']}\n"
+        f"{result['detected_after_requests']} clients' requests reached the challenger, "
+        f"{result['copies']} copies before; {result['failed_requests']} of "
+        f"{result['failed_requests'] + result['served_requests']} requests failed; rolled back "
+        f"{seconds['start_to_detected']} s after its start, {seconds['detected_to_rolled_back']} s after the order"
+    )
+    console.print(f"JSON: {json_file or home / 'demo.json'}")
+
+
+def _write(result: Mapping[str, Any], home: Path, json_file: Path | None) -> None:
+    text = to_json(result)
+    (home / "demo.json").write_text(text)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(text)
 
 
 def _table(result: Mapping[str, Any]) -> Table:

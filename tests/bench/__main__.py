@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import loop, profile
+from tests.bench import canary, loop, profile
 from tests.bench.lines import Bench, Line
 
-ROOMS: dict[str, Bench] = {"loop": loop.lines, "profile": profile.lines}
+ROOMS: dict[str, Bench] = {"loop": loop.lines, "profile": profile.lines, "canary": canary.lines}
 
 
 def main(rooms: list[str]) -> int:

@@ -1,19 +1,28 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from assets.canary.driver import Driver, load
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
-from resources.errors import ServingError
+from assets.scoring import score
+from assets.verdict import Verdict
+from pipelines.demo.damage import failing_above
+from resources.errors import ModelNotReady, ServingError, TrafficError
 from resources.gateway import Split
 from resources.pools import Assignment, ReplicaState, ServedCounts
 from tests.fakes import MemoryGateway, MemoryStore
 from tests.fakes_lineage import MemoryLineage
+from tests.serving_stack import FEATURES, ROWS, tiny_onnx
 
 MODEL = "churn"
-SETTINGS = CanarySettings(mirror_requests=20, requests_per_rung=1000, hold_deadline_s=600, rung_deadline_s=600)
+SETTINGS = CanarySettings(
+    mirror_requests=20, mirror_answers=40, requests_per_rung=1000, hold_deadline_s=600, rung_deadline_s=600
+)
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 
 
@@ -28,6 +37,8 @@ class World:
         self.assigned: dict[str, Assignment] = {}
         self.mirrored = 0
         self.rows: list[dict[str, object]] = []
+        self.onnx = {number: tiny_onnx(bias=number / 10) for number in (1, 2)}
+        self.served = 2  # which model the pool of the challenger really answers with
 
     def clock(self) -> datetime:
         return self.now
@@ -59,7 +70,19 @@ class World:
     def statistics(self, pool: str, model: str, version: int) -> ServedCounts:
         return ServedCounts(self.mirrored, 0)
 
+    def ask(self, pool: str, model: str, version: int, body: dict[str, Any]) -> list[dict[str, Any]]:
+        asked = {item["name"]: np.array(item["data"]) for item in body["inputs"]}
+        yes = score(self.onnx[self.served], pd.DataFrame(asked), FEATURES)
+        pairs = np.stack([1 - yes, yes], axis=1)
+        return [{"outputs": [{"name": "probabilities", "shape": list(pairs.shape), "data": pairs.ravel().tolist()}]}]
+
     # what the driver asks of traffic
+    def answers_seen(self, model: str, since: datetime) -> pd.DataFrame:
+        seen = sum(row["seen_at"] >= since for row in self.rows)  # type: ignore[operator]
+        rows = pd.concat([ROWS] * 5)[: min(seen, 80)]
+        rows.loc[rows.index[:3], "temp"] = np.nan
+        return rows
+
     def flush(self) -> None: ...
 
     def access_seen(self, model: str, since: datetime) -> pd.DataFrame:
@@ -106,7 +129,7 @@ def serving(world: World) -> World:
     world.gateway.set_split(MODEL, Split({"blue": 100}))
     for version in (1, 2):
         world.lineage.register(
-            MODEL, bytes([version]), dagster_run_id=f"r{version}", snapshot_digest="s", snapshot_uri="u"
+            MODEL, world.onnx[version], dagster_run_id=f"r{version}", snapshot_digest="s", snapshot_uri="u"
         )
     world.lineage.set_alias(MODEL, "champion", 1)
     return world
@@ -206,3 +229,48 @@ def test_a_driver_killed_after_any_write_is_resumed_to_the_same_end(serving: Wor
     split = serving.gateway.split(MODEL)
     assert split is not None
     assert split.weights == {"green": 100}
+
+
+def test_a_pool_that_answers_with_another_model_than_the_registered_one_never_sees_a_client(serving: World) -> None:
+    serving.served = 1
+    ended = driver(serving).drive(rollout())
+    assert ended.phase is Phase.ROLLED_BACK
+    assert "40 of 40 answers are missing or not those of the registered model" in ended.reason
+    assert all(row["pool"] == "blue" for row in serving.rows)
+
+
+def test_without_logged_requests_to_compare_there_is_no_climb(serving: World) -> None:
+    serving.answers_seen = lambda model, since: pd.DataFrame()  # type: ignore[method-assign]
+    ended = driver(serving).drive(rollout())
+    assert ended.phase is Phase.ROLLED_BACK
+    assert "0 of 40 answers compared" in ended.reason
+
+
+def test_a_request_that_the_registered_model_answers_and_its_pool_does_not_is_a_difference(serving: World) -> None:
+    def ask(pool: str, model: str, version: int, body: dict[str, Any]) -> list[dict[str, Any]]:
+        raise ModelNotReady("indices element out of data bounds")
+
+    serving.ask = ask  # type: ignore[method-assign]
+    assert "40 of 40 answers" in driver(serving).drive(rollout()).reason
+
+
+def test_a_registered_file_that_fails_on_clients_requests_never_sees_a_client(serving: World) -> None:
+    serving.lineage.register(
+        MODEL, failing_above(serving.onnx[2], "temp", 1.0), dagster_run_id="r3", snapshot_digest="s", snapshot_uri="u"
+    )
+    ended = driver(serving).drive(replace(rollout(), version=3))
+    assert ended.phase is Phase.ROLLED_BACK
+    assert "answers are missing" in ended.reason
+    assert all(row["pool"] == "blue" for row in serving.rows)
+
+
+def test_an_observer_that_stays_dead_is_waited_for_until_the_deadline_and_then_rolls_back(serving: World) -> None:
+    def flush() -> None:
+        raise TrafficError("the observer does not answer")
+
+    serving.flush = flush  # type: ignore[method-assign]
+    ended = driver(serving).drive(rollout())
+    assert (ended.phase, ended.verdict) == (Phase.ROLLED_BACK, Verdict.INCONCLUSIVE)
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"blue": 100}

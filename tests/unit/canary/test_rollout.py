@@ -60,7 +60,7 @@ def climb(rollout: Rollout, until: Phase, at: datetime = NOW) -> Rollout:
         if rollout.phase is not Phase.LOADING:
             event = WeightsConfirmed() if not rollout.confirmed else clean(rollout)
         if rollout.phase is Phase.MIRRORING and rollout.confirmed:
-            event = MirrorSeen(200, 0)
+            event = MirrorSeen(200, 0, compared=50)
         rollout = step(rollout, event, at)
     raise AssertionError(f"never {until}: {rollout.phase}")
 
@@ -78,13 +78,15 @@ events = st.one_of(
     st.builds(LoadFailed, st.just("broken")),
     st.just(WeightsConfirmed()),
     st.builds(WeightsFailed, st.just("refused")),
-    st.builds(MirrorSeen, st.integers(0, 400), st.integers(0, 4)),
+    st.builds(
+        MirrorSeen, st.integers(0, 400), st.integers(0, 4), compared=st.sampled_from([0, 50]), differing=st.just(0)
+    ),
     observed,
     st.just(Tick()),
     st.builds(Abort, st.just("operator"), st.sampled_from(list(Verdict))),
 )
 healthy = st.one_of(
-    st.just(Loaded()), st.just(WeightsConfirmed()), st.builds(MirrorSeen, st.just(300), st.just(0)),
+    st.just(Loaded()), st.just(WeightsConfirmed()), st.just(MirrorSeen(300, 0, compared=50)),
     st.sampled_from([0.01, 0.05, 0.25, 0.5, 1.0]).map(
         lambda s: Observed(Look(s, round(s * 6000), 0, 0, round((1 - s) * 6000), 0, 0, 1.0))
     ),
@@ -92,7 +94,7 @@ healthy = st.one_of(
 silence = st.one_of(
     st.just(Loaded()),
     st.just(WeightsConfirmed()),
-    st.builds(MirrorSeen, st.just(300), st.just(0)),
+    st.just(MirrorSeen(300, 0, compared=50)),
     st.just(Tick()),
     st.sampled_from([0.01, 0.5, 1.0]).map(lambda s: Observed(Look(s, 0, 0, 0, 0, 0, 0, 30.0))),
 )
@@ -238,7 +240,7 @@ def test_a_first_release_that_does_not_load_serves_nothing() -> None:
 
 
 def test_looks_before_the_weights_are_confirmed_do_not_count() -> None:
-    rollout = walk(climb(fresh(), Phase.MIRRORING), WeightsConfirmed(), MirrorSeen(300, 0))
+    rollout = walk(climb(fresh(), Phase.MIRRORING), WeightsConfirmed(), MirrorSeen(300, 0, compared=50))
     assert not rollout.confirmed
     assert walk(rollout, clean(rollout)) is rollout
 
@@ -266,7 +268,7 @@ def test_failing_copies_end_a_rollout_before_any_client_is_touched() -> None:
 
 def test_copies_that_the_champion_fails_as_well_are_excused() -> None:
     rollout = walk(climb(fresh(), Phase.MIRRORING), WeightsConfirmed())
-    assert walk(rollout, MirrorSeen(190, 10, 190, 10)).phase is Phase.ADVANCING
+    assert walk(rollout, MirrorSeen(190, 10, 190, 10, compared=50)).phase is Phase.ADVANCING
     assert walk(rollout, MirrorSeen(190, 10, 200, 0)).phase is Phase.ROLLING_BACK
 
 

@@ -27,13 +27,13 @@ def access(request: str, hours: float, seen_s: float = 0.0, pool: str = "blue") 
     return Access(request, "m", microseconds(at(hours)), seen, "grpc", pool, 200, 0, True, 1.5)
 
 
-def answer(request: str, hours: float, key: str, value: float = 0.25) -> Answer:
+def answer(request: str, hours: float, key: str, value: float = 0.25, seen_s: float = 0.0) -> Answer:
     inputs: dict[str, Values] = {
         "carrier": ["UA"],
         "temp": np.array([1.5], np.float32),
         "hour": np.array([7], np.int64),
     }
-    event, seen = microseconds(at(hours)), microseconds(SEEN)
+    event, seen = microseconds(at(hours)), microseconds(SEEN + timedelta(seconds=seen_s))
     return Answer("m", request, event, seen, "3", (key,), np.array([value]), inputs)
 
 
@@ -82,6 +82,12 @@ def test_what_was_seen_since_is_by_the_wall_clock_whatever_the_event_time() -> N
     frame = Traffic(store).access_seen("m", SEEN + timedelta(seconds=10))
     assert sorted(frame["request_id"]) == ["b", "c"]
     assert len(store.gets) == 2
+
+
+def test_answers_seen_since_are_by_the_wall_clock_too() -> None:
+    store = written([answer("a", 0, "old")], [answer("b", -500, "new", seen_s=10), answer("c", 0, "newer", seen_s=11)])
+    assert sorted(Traffic(store).answers_seen("m", SEEN + timedelta(seconds=10))["key"]) == ["new", "newer"]
+    assert len(store.gets) == 1
 
 
 def test_an_empty_log_has_the_columns_and_types_of_a_full_one() -> None:

@@ -1,0 +1,108 @@
+"""`trimtab rollout` and `trimtab rollback`: looking at a release, and taking it back."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from resources.errors import NotFound
+
+if TYPE_CHECKING:
+    from assets.canary.rollout import Rollout
+    from pipelines.environments import Ports
+
+WATCH_S = 0.5
+
+
+@click.command()
+@click.argument("model")
+@click.option("--watch", is_flag=True, help="Follow it to its end; exit code 0 when promoted, else 1.")
+def rollout(model: str, watch: bool, home: Path, as_json: bool) -> None:
+    """Show the latest rollout of a model: state, rung, every guard against its bound, what happened.
+
+    \b
+    Example
+      trimtab rollout flight_delay --watch
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from pipelines.rollout_view import picture, plain
+
+    doors = _doors(home)
+    found = _load(doors, model)
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    if watch and not as_json and console.is_terminal:
+        with Live(console=console, refresh_per_second=4) as live:
+            while not found.closed:
+                live.update(picture(found, datetime.now(UTC)))
+                time.sleep(WATCH_S)
+                found = _load(doors, model)
+    elif watch:
+        found = _follow(doors, model, found)
+    if as_json:
+        click.echo(json.dumps(plain(found, datetime.now(UTC)), indent=2))
+    else:
+        console.print(picture(found, datetime.now(UTC)))
+    sys.exit(0 if not watch or found.phase == "PROMOTED" else 1)
+
+
+@click.command()
+@click.argument("model")
+@click.option("--reason", default="no reason given", help="Kept in the record.")
+def rollback(model: str, reason: str, home: Path, as_json: bool) -> None:
+    """Take back the latest release of a model: the version before serves again.
+
+    A version that was promoted goes back by one change of weights, as long as the one before is still warm. A rollout
+    on its way up is ended. Refused, with the reason, when there is nothing warm to go back to.
+
+    \b
+    Example
+      trimtab rollback flight_delay --reason "complaints from the airport"
+    """
+    from pipelines.rollback import Operator
+
+    doors = _doors(home)
+    operator = Operator(
+        doors.store, doors.pools, doors.gateway, doors.traffic, doors.lineage, lambda text: click.echo(text, err=True)
+    )
+    done = operator.roll_back(model, reason)
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+    else:
+        back = "nothing" if done.back_to is None else f"version {done.back_to}"
+        click.echo(f"{model}: {back} serves again in place of version {done.version}, after {done.seconds:.2f} s")
+
+
+def _doors(home: Path) -> "Ports":
+    from pipelines import local
+    from pipelines.environments import enter, ports
+
+    return ports(enter(local.stack_environment(local.read_addresses(home), home)))
+
+
+def _load(doors: "Ports", model: str) -> "Rollout":
+    from assets.canary.driver import load
+
+    found = load(doors.store, model)
+    if found is None:
+        raise NotFound(f"{model}: nothing was rolled out yet: `trimtab launch release {model} --partition ...`")
+    return found[0]
+
+
+def _follow(doors: "Ports", model: str, found: "Rollout") -> "Rollout":
+    """Line by line to its end, for logs."""
+    told = 0
+    while True:
+        for at, text in found.diary[told:]:
+            click.echo(f"{at:%H:%M:%S}  {text}", err=True)
+        told = len(found.diary)
+        if found.closed:
+            return found
+        time.sleep(WATCH_S)
+        found = _load(doors, model)

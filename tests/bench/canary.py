@@ -1,0 +1,239 @@
+"""The canary's guarantees and its speed in simulation, beside the judges of others; switches on a real Envoy."""
+
+import http.client
+import json
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from assets.canary.eprocess import harm, log_mean, sample_ratio
+from assets.canary.settings import CanarySettings
+from pipelines.demo.clients import Pace
+from resources.gateway import Split
+from tests.bench.lines import Line, at_most
+from tests.bench.reference_judges import mann_whitney, naive_z, threshold
+from tests.gateway_stack import Edge, running_edge, start_pool, stop
+
+Floats = NDArray[np.float64]
+SETTINGS = CanarySettings()
+RUNS, REQUESTS = 1000, 20_000
+TIME = np.linspace(0, 1, REQUESTS)
+SCENES = {
+    "flat": (np.full(REQUESTS, 0.1), np.full(REQUESTS, 0.01)),
+    "5→50 % ramp, base rate doubling": (0.05 + 0.45 * TIME, 0.01 * (1 + TIME)),
+    "shared incident": (np.where(TIME < 0.5, 0.05, 0.5), np.where(abs(TIME - 0.5) < 0.02, 0.25, 0.01)),
+}
+# One minute of the streams on which all judges are compared, 10 % of it the canary's.
+CANARY, BASELINE = 100, 900
+SHARE = CANARY / (CANARY + BASELINE)
+RATE_PER_S, SWITCHES = 300.0, 100
+
+
+def lines() -> Iterator[Line]:
+    """About two minutes."""
+    for name, scene in SCENES.items():
+        rate = 100 * false_rollbacks(*scene)
+        yield at_most("canary", f"A/A, a look at every request, no tolerance, {name}: rolled back", rate, "%", 5)
+    first, every = (100 * sticky(only_first) for only_first in (True, False))
+    name = "A/A, sticky users with bursts of errors, a user's first error counts: rolled back"
+    yield Line("canary", name, first, "%", "≤ 5 %", first <= 5, first / every, f"all errors count, {every:.3g} %")
+    yield from _judges()
+    needed, proportional = need_based()
+    yield Line(
+        "canary",
+        "need-based routing, simulated: canary requests to C_30 = .95",
+        needed,
+        "",
+        "≤ 6500",
+        needed <= 6500,
+        needed / proportional,
+        f"proportional, {proportional:.0f}",
+    )
+    yield from _switches()
+
+
+def false_rollbacks(share: Floats, base: Floats, runs: int = RUNS) -> float:
+    """Share of runs of two equal arms in which any guard fires at any request: errors, slow, split."""
+    rng, fired = np.random.default_rng(1), 0
+    guards = ((base, SETTINGS.alpha_errors), (5 * base, SETTINGS.alpha_slow))
+    for _ in range(runs):
+        canary = rng.random(REQUESTS) < share
+        split = np.cumsum(sample_ratio(share, canary, ~canary), axis=0)
+        found = [(split, SETTINGS.alpha_sample_ratio)]
+        for rate, alpha in guards:
+            # Between two events nothing changes, so the looks at events are all looks.
+            at = np.flatnonzero(rng.random(REQUESTS) < np.minimum(rate, 0.5))
+            found.append((np.cumsum(harm(share[at], canary[at], ~canary[at], 0.0), axis=0), alpha))
+        fired += any(bool((log_mean(logs) >= math.log(1 / alpha)).any()) for logs, alpha in found)
+    return fired / runs
+
+
+def sticky(only_first: bool, runs: int = RUNS) -> float:
+    """A user stays in an arm (10 %); one that meets an error meets six on average. Share of false rollbacks."""
+    rng, fired = np.random.default_rng(2), 0
+    for _ in range(runs):
+        users = rng.poisson(300)
+        canary = rng.random(users) < SHARE
+        sizes = np.ones(users, dtype=int) if only_first else rng.geometric(1 / 6, users)
+        events = np.repeat(canary, sizes)
+        logs = np.cumsum(harm(np.full(len(events), SHARE), events, ~events, 0.0), axis=0)
+        fired += bool((log_mean(logs) >= math.log(1 / SETTINGS.alpha_errors)).any())
+    return fired / runs
+
+
+def _judges() -> Iterator[Line]:
+    """The same minutes for all judges. A judge that never fires is counted with all the requests there were."""
+    slow = float(norm.sf(norm.isf(0.05) - math.log(1.15) / 0.5)) / 0.05  # log-normal latency, sigma .5
+    for name, rate, ratio, alpha, tolerance, limit in (
+        ("errors ×2 at 1 %", 0.01, 2.0, SETTINGS.alpha_errors, SETTINGS.tolerance_errors, 1800),
+        ("latency +15 %", 0.05, slow, SETTINGS.alpha_slow, SETTINGS.tolerance_slow, 800),
+    ):
+        judges: dict[str, Callable[..., NDArray[np.bool_]]] = {
+            "ours": partial(ours, alpha=alpha, tolerance=0.0),
+            f"ours, default tolerance {tolerance:g}": partial(ours, alpha=alpha, tolerance=tolerance),
+            "Mann-Whitney, Kayenta's defaults": mann_whitney,
+            "threshold, 1 strike": partial(threshold, strikes=1),
+            "threshold, 5 strikes": partial(threshold, strikes=5),
+            "naive z": naive_z,
+        }
+        equal, worse = _minutes(rate, 1.0), _minutes(rate, ratio)
+        found = {judge: (_requests(fire(*worse)), 100 * fire(*equal)[:, -1].mean()) for judge, fire in judges.items()}
+        theirs = found["Mann-Whitney, Kayenta's defaults"][0]
+        mine, false = found.pop("ours")
+        yield Line(
+            "canary",
+            f"{name}: canary requests to rollback (A/A: {false:.3g} % rolled back)",
+            mine,
+            "",
+            f"≤ {limit}",
+            mine <= limit,
+            mine / theirs,
+            f"Mann-Whitney, {theirs:.0f}",
+        )
+        for judge, (requests, false) in found.items():
+            what = f"{name}, {judge}: canary requests to rollback (A/A: {false:.3g} % rolled back)"
+            yield Line("canary", what, requests, "", "for comparison", True)
+
+
+def ours(xc: Floats, nc: Floats, xb: Floats, nb: Floats, *, alpha: float, tolerance: float) -> NDArray[np.bool_]:
+    logs = np.cumsum(harm(np.full(xc.shape, SHARE), xc, xb, tolerance), axis=1)
+    return np.logical_or.accumulate(log_mean(logs) >= math.log(1 / alpha), axis=1)
+
+
+def _minutes(rate: float, ratio: float, runs: int = 400, minutes: int = 120) -> tuple[Floats, Floats, Floats, Floats]:
+    """(runs, minutes) of events and requests of canary and champion; requests fall on the arms at random."""
+    rng = np.random.default_rng(3)
+    nc = rng.binomial(CANARY + BASELINE, SHARE, (runs, minutes))
+    nb = CANARY + BASELINE - nc
+    xc, xb = rng.binomial(nc, min(rate * ratio, 1.0)), rng.binomial(nb, rate)
+    return tuple(counts.astype(float) for counts in (xc, nc, xb, nb))  # type: ignore[return-value]
+
+
+def _requests(fired: NDArray[np.bool_]) -> float:
+    minutes = np.where(fired.any(axis=1), fired.argmax(axis=1) + 1, fired.shape[1])
+    return float(minutes.mean() * CANARY)
+
+
+def need_based(cells: int = 200, least: int = 30, wanted: float = 0.95, runs: int = 200) -> tuple[float, float]:
+    """Mean canary requests until cells with `wanted` of the traffic (Zipf) were seen `least` times each.
+
+    First: half of the requests to cells seen less often, then 1 %. Second: the same share to all. In continuous time
+    arrivals of cells are independent Poisson processes: no loop over requests.
+    """
+    shares = 1 / np.arange(1, cells + 1)
+    shares /= shares.sum()
+    rng = np.random.default_rng(4)
+    needed, even = [], []
+    for _ in range(runs):
+        at = rng.gamma(least, 1 / (0.5 * shares))
+        end = _covered(at, shares, wanted)
+        within = rng.binomial(least - 1, np.minimum(end / at, 1.0))
+        after = rng.poisson(0.01 * shares * np.maximum(end - at, 0.0))
+        needed.append(np.where(at <= end, least + after, within).sum())
+        even.append(_covered(rng.gamma(least, 1 / shares), shares, wanted))
+    return float(np.mean(needed)), float(np.mean(even))
+
+
+def _covered(at: Floats, shares: Floats, wanted: float) -> float:
+    order = np.argsort(at)
+    return float(at[order][np.searchsorted(np.cumsum(shares[order]), wanted)])
+
+
+def _switches() -> Iterator[Line]:
+    """All traffic from one pool to the other and back, on a real Envoy, while clients ask."""
+    with tempfile.TemporaryDirectory() as name, running_edge(Path(name)) as edge:
+        pools = [
+            start_pool(Path(name), ports, version)
+            for ports, version in zip(edge.pools.values(), ("1", "2"), strict=True)
+        ]
+        try:
+            failed, asked, late = _under_load(edge)
+        finally:
+            for pool in pools:
+                stop(pool)
+    yield Line(
+        "canary",
+        f"{SWITCHES} promotions and rollbacks at {RATE_PER_S:.0f}/s: failed client requests of {asked}",
+        float(failed),
+        "",
+        "0",
+        failed == 0 and asked > 100,
+    )
+    yield at_most("canary", "rollback order to last answer of the challenger, slowest", max(late), "s", 1)
+    yield Line("canary", "of these, median", float(np.median(late)), "s", "for comparison", True)
+
+
+def _under_load(edge: Edge) -> tuple[int, int, list[float]]:
+    edge.gateway.set_split("m", Split({"blue": 100}))
+    answers: list[tuple[float, str]] = []  # when it ended, pool; '' for a failure
+    over, pace = threading.Event(), Pace(RATE_PER_S)
+    clients = [threading.Thread(target=_ask, args=(edge, pace, over, answers)) for _ in range(8)]
+    for client in clients:
+        client.start()
+    orders = []
+    try:
+        time.sleep(0.5)
+        for number in range(SWITCHES):
+            old, new = ("blue", "green") if number % 2 == 0 else ("green", "blue")
+            orders.append((time.monotonic(), old))
+            edge.gateway.set_split("m", Split({new: 100}))
+            time.sleep(0.1)
+    finally:
+        over.set()
+        for client in clients:
+            client.join()
+    ends = [at for at, _ in orders[1:]] + [math.inf]
+    late = [
+        max((at for at, pool in answers if pool == old and order < at < end), default=order) - order
+        for (order, old), end in zip(orders, ends, strict=True)
+    ]
+    return sum(pool == "" for _, pool in answers), len(answers), late
+
+
+def _ask(edge: Edge, pace: Pace, over: threading.Event, answers: list[tuple[float, str]]) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", edge.client, timeout=10)
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]})
+    while not over.is_set():
+        pace.wait()
+        try:
+            connection.request("POST", "/v2/models/m/infer", body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            answer.read()
+            pool = str(answer.getheader("x-pool", "")) if answer.status == 200 else ""
+        except (OSError, http.client.HTTPException):
+            connection.close()
+            pool = ""
+        answers.append((time.monotonic(), pool))
+
+
+if __name__ == "__main__":
+    for line in lines():
+        print(line, flush=True)
