@@ -120,6 +120,11 @@ class LiveWindow:
         return int(self._rows.sum())
 
     @property
+    def newest(self) -> int:
+        """The newest slot, in slots since 1970."""
+        return self._newest
+
+    @property
     def is_full(self) -> bool:
         """Whether it reaches over a whole block."""
         return self._newest - self._first >= SLOTS
