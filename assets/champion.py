@@ -16,7 +16,7 @@ class Champion:
     reference: bytes
 
 
-def reference_key(model: str, version: int) -> str:
+def reference_key(model: str, version: int | str) -> str:
     """Where the reference of a version lies."""
     return f"references/{model}/{version}.npz"
 

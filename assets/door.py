@@ -13,6 +13,8 @@ from assets.verdict import Verdict
 from resources.lineage import Lineage
 from resources.store import Store
 
+# A run with this tag decides at that instant (ISO 8601), before its partition has ended.
+AS_OF_TAG = "trimtab/as_of"
 MARK = {Verdict.PASS: "✅", Verdict.INCONCLUSIVE: "⚪", Verdict.ERROR: "🟠", Verdict.FAIL: "❌"}
 
 
@@ -29,9 +31,11 @@ class Interval:
 
 
 def interval(context: dg.AssetExecutionContext) -> Interval:
-    """The instants of the partition being materialized."""
+    """The instants of the partition being materialized; of one that is cut short, as long a span before the cut."""
     window = context.partition_time_window
-    return Interval(window.start, window.end)
+    as_of = context.run.tags.get(AS_OF_TAG)
+    end = min(window.end, datetime.fromisoformat(as_of)) if as_of else window.end
+    return Interval(end - (window.end - window.start), end)
 
 
 def room(
@@ -128,6 +132,7 @@ def check_results(
         verdict = item.verdict if item else Verdict.INCONCLUSIVE
         why = item.why if item else "not judged in this decision"
         metadata: dict[str, Any] = {"verdict": verdict.name, "why": why, "partition": context.partition_key}
+        metadata["as_of"] = decision.as_of.isoformat()
         if item and item.statistic is not None:
             metadata["statistic"] = round(float(item.statistic), 6)
         if item and item.threshold is not None:

@@ -5,6 +5,7 @@ import dagster as dg
 from pipelines.environments import environment, ports
 from pipelines.factory import build_model_defs, partitions_by_cadence
 from pipelines.jobs import build_jobs
+from pipelines.live_sensor import build_live_sensor
 from pipelines.resume import build_resume_sensor
 from pipelines.schedules import build_schedules
 from pipelines.sensors import build_drift_sensor
@@ -21,7 +22,13 @@ def defs() -> dg.Definitions:
     shared = dg.Definitions(
         jobs=jobs,
         schedules=build_schedules(specs, partitions),
-        sensors=[build_drift_sensor(specs, partitions, jobs), build_resume_sensor(specs, jobs)] if specs else [],
+        sensors=[
+            build_drift_sensor(specs, partitions, jobs),
+            build_live_sensor(specs, partitions, jobs),
+            build_resume_sensor(specs, jobs),
+        ]
+        if specs
+        else [],
         resources=ports(where).as_resources(),
     )
     return dg.Definitions.merge(*(build_model_defs(spec, partitions[spec.cadence]) for spec in specs), shared)

@@ -59,11 +59,12 @@ def partitions_by_cadence(specs: Iterable[ModelSpec]) -> Mapping[str, dg.TimeWin
 
 
 def _partitions(spec: ModelSpec) -> dg.TimeWindowPartitionsDefinition:
+    # The open partition is there as well: a live alarm asks for a check of it before it ends.
     match spec.cadence:
         case "hourly":
-            return dg.HourlyPartitionsDefinition(spec.start)
+            return dg.HourlyPartitionsDefinition(spec.start, end_offset=1)
         case "daily":
-            return dg.DailyPartitionsDefinition(spec.start)
+            return dg.DailyPartitionsDefinition(spec.start, end_offset=1)
         case _:
             # Dagster counts weekdays from Sunday, Python from Monday.
-            return dg.WeeklyPartitionsDefinition(spec.start, day_offset=(spec.start.weekday() + 1) % 7)
+            return dg.WeeklyPartitionsDefinition(spec.start, day_offset=(spec.start.weekday() + 1) % 7, end_offset=1)

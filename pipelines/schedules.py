@@ -35,10 +35,10 @@ def _schedule(
         description=f"Snapshot and drift check of every {cadence} model, for the partition that just ended.",
     )
     def schedule(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
-        with dg.partition_loading_context(effective_dt=context.scheduled_execution_time):
-            partition = partitions.get_last_partition_key()
-        if partition is None:
+        ended = partitions.get_prev_partition_window(context.scheduled_execution_time)
+        if ended is None or ended.start < partitions.start:
             return
+        partition = partitions.get_partition_key_for_timestamp(ended.start.timestamp())
         for spec in members:
             yield dg.RunRequest(
                 run_key=f"{spec.name}:{partition}",

@@ -13,6 +13,7 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 
+from assets.door import AS_OF_TAG
 from pipelines.factory import IMPROVE
 from pipelines.jobs import job_name, keys
 from pipelines.spec import ModelSpec
@@ -30,11 +31,12 @@ ACTIVE = [
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A failed drift check: where it stands in the event log, and the partition it speaks of."""
+    """A failed drift check: its place in the event log, its partition, and the instant if that was before its end."""
 
     record: int
     check: str
     partition: str
+    as_of: str = ""
 
 
 def evaluated(
@@ -58,7 +60,8 @@ def alarm_in(check: str, record: AssetCheckExecutionRecord | None) -> Alarm | No
     evaluation = event.asset_check_evaluation_data
     if evaluation.passed or evaluation.severity is not dg.AssetCheckSeverity.ERROR:
         return None
-    return Alarm(record.id, check, str(evaluation.metadata["partition"].value))
+    as_of = evaluation.metadata.get("as_of")
+    return Alarm(record.id, check, str(evaluation.metadata["partition"].value), str(as_of.value) if as_of else "")
 
 
 def cooled_down(last: str | None, at: datetime, cooldown: timedelta) -> bool:
@@ -97,6 +100,7 @@ def build_drift_sensor(
             if alarm is None or alarm.record <= int(seen.get("record", 0)):
                 continue
             at = partitions[spec.cadence].time_window_for_partition_key(alarm.partition).end
+            at = datetime.fromisoformat(alarm.as_of) if alarm.as_of else at
             active = context.instance.get_runs_count(
                 RunsFilter(job_name=job_name("improve", spec.cadence), tags={"model": spec.name}, statuses=ACTIVE)
             )
@@ -120,5 +124,8 @@ def request(spec: ModelSpec, alarm: Alarm) -> dg.RunRequest:
         job_name=job_name("improve", spec.cadence),
         partition_key=alarm.partition,
         asset_selection=keys(spec.name, IMPROVE),
-        tags={"model": spec.name, "trigger": f"drift {alarm.check}", "rollout/model": spec.name},
+        tags={
+            **{"model": spec.name, "trigger": f"drift {alarm.check}", "rollout/model": spec.name},
+            **({AS_OF_TAG: alarm.as_of} if alarm.as_of else {}),
+        },
     )

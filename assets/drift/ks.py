@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.float64]
 # Mean of the Kolmogorov distribution: sqrt(pi/2) ln 2 (Marsaglia, Tsang, Wang, J. Stat. Softw. 8(18), 2003).
 MEAN_KOLMOGOROV = 0.8687311606361592
 FEW_VALUES = 64
+# Values of the reference that a large batch is compared at before cells are refined.
+CELLS = 16_384
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,27 +73,79 @@ class Numeric:
 def ks_distance(values: Floats, cdf: Floats, batch: Floats) -> float:
     """sup |F - G|: the reference has cdf[k] = share of ALL its rows <= values[k]; batch (m,) is unsorted, NaN is null.
 
-    G jumps at batch values only, so the supremum lies at one of them or just before it: K log m work becomes m log K.
-    Nulls count on both sides of the line, so D is at least the difference of the null shares.
+    F jumps at `values` and G at the batch, so the supremum lies at a value or just before one. Nulls count on both
+    sides of the line, so D is at least the difference of the null shares.
 
     >>> ks_distance(np.array([1.0, 2.0]), np.array([0.5, 1.0]), np.array([2.0, 2.0, 3.0]))
     0.5
     """
-    size = len(batch)
-    if size == 0:
+    if len(batch) == 0:
         raise ValueError("an empty batch has no distribution: ask for rows first")
+    # A small batch asks the reference, m log K; a large one is asked by it, and at few of its values.
+    highest, lowest, last = (_by_batch if len(batch) < CELLS else _by_reference)(values, cdf, batch)
+    # Differences of F - G over the line with the nulls above it; nulls below it shift all by the null shares.
+    highest, lowest = max(highest, last, 0.0), min(lowest, last, 0.0)
+    return min(max(highest, -lowest, last - lowest, highest - last), 1.0)
+
+
+def _by_batch(values: Floats, cdf: Floats, batch: Floats) -> tuple[float, float, float]:
+    """Highest, lowest and last of F - G on the line, looking at each value of the batch."""
     points, counts = np.unique(batch[~np.isnan(batch)], return_counts=True)
-    at_or_below = np.cumsum(counts) / size
-    below = at_or_below - counts / size
+    total = np.cumsum(counts)
+    at_or_below, below = total / len(batch), (total - counts) / len(batch)
     steps = np.concatenate([[0.0], cdf])
     reference_at = steps[np.searchsorted(values, points, side="right")]
     reference_below = steps[np.searchsorted(values, points, side="left")]
-    # Differences of F - G over the line with the nulls above it; nulls below it shift all by the null shares.
-    highest = float(max((reference_below - below).max(initial=0.0), 0.0))
-    lowest = float(min((reference_at - at_or_below).min(initial=0.0), 0.0))
-    last = float(steps[-1] - (at_or_below[-1] if len(points) else 0.0))
-    highest, lowest = max(highest, last), min(lowest, last)
-    return min(max(highest, -lowest, last - lowest, highest - last), 1.0)
+    highest, lowest = (reference_below - below).max(initial=0.0), (reference_at - at_or_below).min(initial=0.0)
+    return float(highest), float(lowest), float(steps[-1] - (at_or_below[-1] if len(points) else 0.0))
+
+
+def _by_reference(values: Floats, cdf: Floats, batch: Floats) -> tuple[float, float, float]:
+    """The same by branch and bound: the reference's values cut into CELLS cells, and only cells that can hold more.
+
+    F and G rise, so between the grid values i < j no F - G exceeds F just before j less G at i, no G - F exceeds G
+    just before j less F at i. Rounding keeps the order of what it rounds: the result is exact to the last bit.
+    """
+    # NaN sorts last, so one search counts the nulls.
+    ordered = np.sort(batch)
+    present = int(np.searchsorted(ordered, np.nan)) / len(batch)
+    if len(values) == 0:
+        return 0.0, -present, -present
+    grid = np.unique(np.linspace(0, len(values) - 1, min(CELLS, len(values))).astype(np.int64))
+    before, at = _shares(ordered, values[grid])
+    # F - G is highest at a value, lowest just before one, or at the end of the line.
+    highest = float((cdf[grid] - at).max())
+    lowest = float((np.where(grid > 0, cdf[grid - 1], 0.0) - before).min())
+    last = float(cdf[-1] - present)
+    lowest = min(lowest, last)
+    left, right = grid[:-1], grid[1:]
+    promising = (cdf[right - 1] - at[:-1] > highest) | (cdf[left] - before[1:] < lowest)
+    inside = _between(left[promising], right[promising])
+    if len(inside):
+        before, at = _shares(ordered, values[inside])
+        highest = max(highest, float((cdf[inside] - at).max()))
+        lowest = min(lowest, float((cdf[inside - 1] - before).min()))
+    return highest, lowest, last
+
+
+def _shares(ordered: Floats, points: Floats) -> tuple[Floats, Floats]:
+    """Share of the batch below each of the ascending points, and at or below it."""
+    below = np.searchsorted(ordered, points, side="left")
+    at = below.copy()
+    met = ordered[np.minimum(below, len(ordered) - 1)] == points
+    at[met] = np.searchsorted(ordered, points[met], side="right")
+    return below / len(ordered), at / len(ordered)
+
+
+def _between(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """All whole numbers strictly between each left and its right.
+
+    >>> _between(np.array([0, 7]), np.array([3, 9])).tolist()
+    [1, 2, 8]
+    """
+    sizes = right - left - 1
+    starts = np.repeat(left + 1 - np.cumsum(sizes) + sizes, sizes)
+    return starts + np.arange(sizes.sum())
 
 
 def critical_value(alpha: float, rows: int, reference_rows: int) -> float:

@@ -39,7 +39,8 @@ class Reference:
 
     features: name -> type; marginals: name -> distribution; weights: name -> share, sum 1; history: one number a
     block, oldest first: the block's aggregate against all OTHER blocks, less what sampling gives a block of its size;
-    loss_bound: upper bound of the champion's mean loss from a time-ordered hold-out; blocks: blocks that had rows.
+    loss_bound: upper bound of the champion's mean loss from a time-ordered hold-out; blocks: blocks that had rows;
+    settings: those it was built with, which the live detector goes by.
     """
 
     features: Mapping[str, str]
@@ -51,6 +52,7 @@ class Reference:
     blocks: int
     start: datetime
     end: datetime
+    settings: DriftSettings
 
     @property
     def digest(self) -> str:
@@ -89,6 +91,7 @@ class Reference:
             blocks=meta["blocks"],
             start=datetime.fromisoformat(meta["start"]),
             end=datetime.fromisoformat(meta["end"]),
+            settings=DriftSettings.model_validate(meta.get("settings", {})),
         )
 
     def _parts(self) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
@@ -111,6 +114,7 @@ class Reference:
             "blocks": self.blocks,
             "start": self.start.isoformat(),
             "end": self.end.isoformat(),
+            "settings": self.settings.model_dump(exclude_defaults=True),
         }
         return json.dumps(meta).encode(), arrays
 
@@ -152,6 +156,7 @@ def build_reference(
         blocks=len(np.unique(index)),
         start=times.min().floor("us").to_pydatetime(),
         end=times.max().floor("us").to_pydatetime(),
+        settings=settings,
     )
 
 

@@ -1,7 +1,8 @@
 """What Prometheus reads from the observer."""
 
 from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -29,6 +30,15 @@ class Metrics:
         self.store_failures = self._gauge("store_failures", "Writes that the store refused, since the start.", ())
         self.completeness = self._gauge("completeness_share", "Share of Envoy's own count that is in the log.", log)
 
+        version = ("model", "version")
+        self.distance = self._gauge(
+            "drift_distance", "Distance of a feature from the version's reference, over its last block.",
+            (*version, "feature"),
+        )  # fmt: skip
+        self.aggregate = self._gauge("drift_aggregate", "The features' weighted distance.", version)
+        self.level = self._gauge("drift_level", "The aggregate's alarm level, once it is known.", version)
+        self.alarm = self._gauge("drift_alarm", "1 from an alarm until the aggregate is back below its level.", version)
+
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(f"trimtab_{name}_total", text, labels, registry=self.registry)
 
@@ -43,6 +53,19 @@ class Metrics:
         for labels, count in counts.items():
             self.requests.labels(*labels).inc(count)
         self.rows.labels("access").inc(sum(counts.values()))
+
+    def drift(self, live: Iterable[Mapping[str, Any]]) -> None:
+        """`Live.status()` as gauges; versions that no longer answer have none."""
+        for gauge in (self.distance, self.aggregate, self.level, self.alarm):
+            gauge.clear()
+        for item in live:
+            labels = item["model"], item["version"]
+            for feature, distance in item["distances"].items():
+                self.distance.labels(*labels, feature).set(distance)
+            self.aggregate.labels(*labels).set(item["aggregate"])
+            self.alarm.labels(*labels).set(item["alarm"])
+            if item["level"] is not None:
+                self.level.labels(*labels).set(item["level"])
 
     def text(self) -> bytes:
         return bytes(generate_latest(self.registry))

@@ -12,6 +12,7 @@ from urllib.request import urlopen
 from pipelines.observer.envoy_messages import message_class
 from pipelines.observer.inbox import Inbox
 from pipelines.observer.ledger import SETTLED_AFTER_S, Ledger
+from pipelines.observer.live import Live
 from pipelines.observer.metrics import Metrics
 from pipelines.observer.rows import Access, Answer, access_rows, answer
 from pipelines.observer.writer import Writer
@@ -40,7 +41,7 @@ class Observer:
         self.store, self.envoy_admin, self.clock = store, envoy_admin.rstrip("/"), clock
         self.event_time_header = event_time_header
         self.inbox, self.metrics, self.writer = Inbox(INBOX_BYTES), Metrics(), Writer(store, flush_s)
-        self.ledger = Ledger()
+        self.ledger, self.live = Ledger(), Live(store)
         self.undecoded = {ACCESS: 0, ANSWERS: 0}
         self.last_undecoded, self.last_error = "", ""
         self._decoding, self._stopping = threading.Lock(), threading.Event()
@@ -53,6 +54,7 @@ class Observer:
         message_class("StreamAccessLogsMessage")
         import_module("tritonclient.grpc.service_pb2")
         self.writer.prepare()
+        self.live.prepare()
         try:
             self._read_count()
         except (GatewayError, StoreError) as error:
@@ -75,6 +77,8 @@ class Observer:
                 self.decode()
                 self.writer.write(time.monotonic(), force=True)
                 self.ledger.settle(self.clock(), force=True)
+                self.live.look(time.monotonic(), force=True)
+                self.live.save()
                 return self._save()
             except StoreError as error:
                 self.last_error = str(error)
@@ -93,6 +97,7 @@ class Observer:
             read = [(copy.last_at, found) for copy in self.inbox.take_copies() if (found := self._answer(copy))]
             if read:
                 self.writer.add_answers([found for _, found in read])
+                self.live.add([found for _, found in read])
                 self.metrics.rows.labels(ANSWERS).inc(sum(len(found.keys) for _, found in read))
                 self.ledger.saw_answers(at for at, _ in read)
 
@@ -125,11 +130,11 @@ class Observer:
             "held_rows": self.writer.held_rows,
             "pending_segments": len(self.writer.pending),
             "written_rows": dict(self.writer.written),
-            "dropped": {**self.writer.dropped, "inbox": self.inbox.dropped},
+            "dropped": {**self.writer.dropped, "inbox": self.inbox.dropped, "live": self.live.dropped},
             "undecoded": dict(self.undecoded),
             "last_undecoded": self.last_undecoded,
             "store_failures": self.writer.failures,
-            "last_error": self.writer.last_error or self.last_error,
+            "last_error": self.writer.last_error or self.last_error or self.live.last_error,
         }
 
     def metrics_text(self) -> bytes:
@@ -138,6 +143,7 @@ class Observer:
             self.metrics.held.labels(kind).set(self.writer.held_rows[kind])
         self.metrics.dropped.labels("inbox").set(self.inbox.dropped)
         self.metrics.store_failures.set(self.writer.failures)
+        self.metrics.drift(self.live.status())
         bounds = self.ledger.between(self.clock() - 300)
         if bounds is not None:
             first, last = bounds
@@ -189,6 +195,7 @@ class Observer:
     def _tick(self) -> None:
         now = time.monotonic()
         self.writer.write(now)
+        self.live.look(now)
         if now - self._saved_at >= _SAVE_EVERY_S and self._resumed:
             self._saved_at = now
             self._save()

@@ -1,4 +1,4 @@
-"""The observer's HTTP interface on loopback: GET /healthz /metrics /status /completeness, POST /flush."""
+"""The observer's HTTP interface on loopback: GET /healthz /metrics /status /completeness /drift, POST /flush."""
 
 import json
 import threading
@@ -30,10 +30,12 @@ def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
                     self._json(observer.status)
                 case "/completeness":
                     self._json(lambda: observer.completeness(_since(url.query)))
+                case "/drift":
+                    self._json(observer.live.status)
                 case "/metrics":
                     self._send(200, observer.metrics_text(), "text/plain; version=0.0.4; charset=utf-8")
                 case _:
-                    self._error(404, f"no {url.path} here: try /healthz, /metrics, /status, /completeness")
+                    self._error(404, f"no {url.path} here: try /healthz, /metrics, /status, /completeness, /drift")
 
         def do_POST(self) -> None:
             if self.path == "/flush":
