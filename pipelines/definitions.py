@@ -20,7 +20,7 @@ def defs() -> dg.Definitions:
     shared = dg.Definitions(
         jobs=jobs,
         schedules=build_schedules(specs, partitions),
-        sensors=[build_drift_sensor(specs, partitions, jobs)] if specs else [],
+        sensors=[build_drift_sensor(specs, partitions, jobs, where.max_loops)] if specs else [],
         resources=ports(where).as_resources(),
     )
     return dg.Definitions.merge(*(build_model_defs(spec, partitions[spec.cadence]) for spec in specs), shared)
