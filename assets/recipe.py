@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,4 +51,10 @@ def load_recipe(path: Path) -> Recipe:
     fit = getattr(module, "fit", None)
     if not callable(fit):
         raise SpecError(path, "fit", fit, "define `fit(frame, target, seed)` that returns a fitted estimator")
+    try:
+        signature(fit).bind("frame", "target", 7)
+    except TypeError as error:
+        raise SpecError(
+            path, "fit", str(signature(fit)), f"{error}: it is called as fit(frame, target, seed)"
+        ) from error
     return Recipe(path, digest, fit)

@@ -13,13 +13,16 @@ from typing import Any
 
 import click
 
-from pipelines import commands_doctor, commands_packages, commands_profile
+from pipelines import commands_doctor, commands_models, commands_packages, commands_profile
 from pipelines.commands_canary import rollback, rollout
 from pipelines.demo.damage import KINDS
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "launch", "rollout", "rollback", "down", "profile", "sign", "verify", "doctor")
+ORDER = (
+    *("demo", "up", "status", "new", "check", "source", "launch", "rollout", "rollback", "down"),
+    *("profile", "sign", "verify", "doctor"),
+)
 
 
 class Guide(click.Group):
@@ -70,6 +73,10 @@ def main() -> None:
     """
 
 
+for command in (commands_models.new, commands_models.check, commands_models.source):
+    main.add_command(command)
+
+
 def _port(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
     found = {}
     for text in given:
@@ -93,8 +100,9 @@ def _port(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ..
     "free one. [env: TRIMTAB_PORTS, separated by spaces]",
 )
 @servers_folder
+@commands_models.models_folder
 @as_json
-def up(home: Path, ports: dict[str, int], servers: Path | None, as_json: bool) -> None:
+def up(home: Path, ports: dict[str, int], servers: Path | None, models: Path, as_json: bool) -> None:
     """Start every part and wait until each really works.
 
     Again on a running stack it repairs: it starts what is not healthy and leaves the rest alone. When a part fails,
@@ -106,10 +114,12 @@ def up(home: Path, ports: dict[str, int], servers: Path | None, as_json: bool) -
       trimtab up --home /tmp/trial --port mlflow=5001 --port dagster-webserver=3001
     """
     from pipelines import local
+    from pipelines.environments import enter
     from pipelines.screen import Progress, summary
     from resources.local.stack import up as bring_up
 
     signal.signal(signal.SIGTERM, _interrupt)
+    enter({"TRIMTAB_MODELS": str(models.absolute())})
     blueprint = local.blueprint(home, servers or local.SERVERS)
     explicit = local.explicit_ports(ports)
     try:
@@ -174,7 +184,8 @@ def down(home: Path, as_json: bool) -> None:
 @click.option("--partition", required=True, help="Key of the partition, as Dagster shows it: 2013-02-01.")
 @click.option("--no-wait", is_flag=True, help="Return once the run is queued.")
 @stack_home
-def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path) -> None:
+@commands_models.models_folder
+def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path, models: Path) -> None:
     """Run some rooms of a model for one partition, and wait for the end.
 
     \b
@@ -187,12 +198,11 @@ def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path) 
       trimtab launch watch flight_delay --partition 2013-02-01
     """
     from pipelines import local
-    from pipelines.environments import MODELS
     from pipelines.jobs import PURPOSES, job_name
     from pipelines.launch import Webserver
     from pipelines.spec import load_specs
 
-    specs = {spec.name: spec for spec in load_specs(MODELS)}
+    specs = {spec.name: spec for spec in load_specs(models)}
     if model not in specs:
         raise click.BadParameter(f"{model!r} is no model: there are {', '.join(specs)}", param_hint="MODEL")
     webserver = Webserver(local.read_addresses(home).url("dagster-webserver"))

@@ -23,7 +23,7 @@ def defs() -> dg.Definitions:
         jobs=jobs,
         schedules=build_schedules(specs, partitions),
         sensors=[
-            build_drift_sensor(specs, partitions, jobs),
+            build_drift_sensor(specs, partitions, jobs, where.max_loops),
             build_live_sensor(specs, partitions, jobs),
             build_resume_sensor(specs, jobs),
         ]

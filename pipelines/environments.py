@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from resources.errors import SpecError
 from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
@@ -32,6 +33,8 @@ class Environment:
     verify_keys: tuple[Path, ...]
     triton_blue: str
     triton_green: str
+    max_loops: int
+    """Loops of all models that may run at once."""
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -57,7 +60,14 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         ),
         triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
+        max_loops=_whole(env.get("TRIMTAB_MAX_LOOPS", "4")),
     )
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise SpecError("environment", "TRIMTAB_MAX_LOOPS", text, "has to be a whole number of at least 1")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

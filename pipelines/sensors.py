@@ -69,12 +69,35 @@ def cooled_down(last: str | None, at: datetime, cooldown: timedelta) -> bool:
     return last is None or at - datetime.fromisoformat(last) >= cooldown
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A model whose alarm asks for a loop. at: the end of the alarm's partition."""
+
+    spec: ModelSpec
+    alarm: Alarm
+    at: datetime
+
+
+def chosen(waiting: Iterable[Waiting], running: int, max_loops: int) -> tuple[list[Waiting], list[Waiting]]:
+    """(to start, to hold): the heaviest model first, among equals the earlier alarm, as many as may run."""
+    ordered = sorted(waiting, key=lambda item: (-item.spec.weight, item.alarm.record))
+    free = max(max_loops - running, 0)
+    return ordered[:free], ordered[free:]
+
+
+def looping(instance: dg.DagsterInstance, cadences: Iterable[str]) -> list[str]:
+    """Models with a loop that is queued or running, one query a cadence."""
+    filters = [RunsFilter(job_name=job_name("improve", cadence), statuses=ACTIVE) for cadence in sorted(set(cadences))]
+    return [run.tags.get("model", "") for wanted in filters for run in instance.get_runs(wanted)]
+
+
 def build_drift_sensor(
     specs: Iterable[ModelSpec],
     partitions: Mapping[str, dg.TimeWindowPartitionsDefinition],
     jobs: Iterable[UnresolvedAssetJobDefinition],
+    max_loops: int = 4,
 ) -> dg.SensorDefinition:
-    """One sensor for all models; one run request a model, a loop a model at a time, a cooldown between loops."""
+    """One sensor for all models; a loop a model at a time, a cooldown between its loops, and max_loops in all."""
     members = tuple(specs)
 
     @dg.sensor(
@@ -92,7 +115,9 @@ def build_drift_sensor(
             for check in ALARMS
         }
         records = evaluated(context.instance, list(check_keys.values()))
-        held, requests = [], []
+        held: list[str] = []
+        waiting: list[Waiting] = []
+        running: list[str] | None = None
         for spec in members:
             alarms = [alarm_in(check, records.get(check_keys[spec.name, check])) for check in ALARMS]
             alarm = max(filter(None, alarms), key=lambda item: item.record, default=None)
@@ -101,16 +126,21 @@ def build_drift_sensor(
                 continue
             at = partitions[spec.cadence].time_window_for_partition_key(alarm.partition).end
             at = datetime.fromisoformat(alarm.as_of) if alarm.as_of else at
-            active = context.instance.get_runs_count(
-                RunsFilter(job_name=job_name("improve", spec.cadence), tags={"model": spec.name}, statuses=ACTIVE)
-            )
-            if active:
+            if running is None:
+                running = looping(context.instance, (member.cadence for member in members))
+            if spec.name in running:
                 held.append(f"{spec.name}: a loop is running")
             elif not cooled_down(seen.get("at"), at, timedelta(hours=spec.cooldown_hours)):
                 held.append(f"{spec.name}: in cooldown since {seen['at']}")
             else:
-                cursor[spec.name] = {**{k: str(v) for k, v in asdict(alarm).items()}, "at": at.isoformat()}
-                requests.append(request(spec, alarm))
+                waiting.append(Waiting(spec, alarm, at))
+        starting, later = chosen(waiting, len(running or ()), max_loops)
+        for item in starting:
+            cursor[item.spec.name] = {**{k: str(v) for k, v in asdict(item.alarm).items()}, "at": item.at.isoformat()}
+        held += [f"{item.spec.name}: {max_loops} loops run already, heavier models go first" for item in later]
+        requests = [request(item.spec, item.alarm) for item in starting]
+        if requests and held:
+            context.log.info("; ".join(held))
         skipped = None if requests else "; ".join(held) or "no new alarm"
         return dg.SensorResult(run_requests=requests, skip_reason=skipped, cursor=json.dumps(cursor))
 

@@ -32,6 +32,7 @@ class ModelSpec(BaseModel):
     start: datetime = Field(description="Start of the first partition; a weekly cadence starts on its weekday.")
     label_delay_hours: float = Field(72, gt=0, description="Longest usual time from a request to its label.")
     cooldown_hours: float = Field(24, ge=0, description="Least time between two loops, in the data's own time.")
+    weight: float = Field(1.0, gt=0, description="Business weight: when loops have to wait, the heaviest goes first.")
 
     drift: DriftSettings = DriftSettings()
     shadow: ShadowSettings = ShadowSettings()

@@ -6,16 +6,18 @@ import dagster as dg
 import pytest
 from dagster import DagsterEvent
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.factory import partitions_by_cadence
 from pipelines.jobs import build_jobs
-from pipelines.sensors import build_drift_sensor, cooled_down
+from pipelines.sensors import Alarm, Waiting, build_drift_sensor, chosen, cooled_down
 from pipelines.spec import ModelSpec
 
 WEEKS = ["2024-01-05", "2024-01-12", "2024-01-19", "2024-01-26", "2024-02-02"]
 
 
-def spec(name: str = "churn", cooldown_hours: float = 0) -> ModelSpec:
+def spec(name: str = "churn", cooldown_hours: float = 0, weight: float = 1) -> ModelSpec:
     return ModelSpec(
         name=name,
         description="Who leaves.",
@@ -25,6 +27,7 @@ def spec(name: str = "churn", cooldown_hours: float = 0) -> ModelSpec:
         cadence="weekly",
         start=datetime(2024, 1, 5, tzinfo=UTC),
         cooldown_hours=cooldown_hours,
+        weight=weight,
     )
 
 
@@ -58,10 +61,10 @@ def report(
 class Ticking:
     """The sensor with its cursor kept between ticks, as the daemon keeps it."""
 
-    def __init__(self, instance: dg.DagsterInstance, *specs: ModelSpec) -> None:
+    def __init__(self, instance: dg.DagsterInstance, *specs: ModelSpec, max_loops: int = 4) -> None:
         self.instance = instance
         self.cursor: str | None = None
-        self.sensor = build_drift_sensor(specs, partitions_by_cadence(specs), build_jobs(specs))
+        self.sensor = build_drift_sensor(specs, partitions_by_cadence(specs), build_jobs(specs), max_loops)
 
     def tick(self) -> list[dg.RunRequest]:
         context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
@@ -167,3 +170,51 @@ def test_an_alarm_that_recovered_before_it_could_start_a_loop_starts_none(instan
     report(instance, WEEKS[0])
     report(instance, WEEKS[1], passed=True)
     assert Ticking(instance, spec()).tick() == []
+
+
+def running(instance: dg.DagsterInstance, request: dg.RunRequest) -> dg.DagsterRun:
+    """The run that the daemon makes of a request."""
+    run = dg.DagsterRun(job_name=str(request.job_name), tags=dict(request.tags), status=dg.DagsterRunStatus.STARTED)
+    instance.add_run(run)
+    return run
+
+
+def test_a_storm_of_alarms_starts_the_heaviest_models_and_the_others_as_these_end(
+    instance: dg.DagsterInstance,
+) -> None:
+    weights = {"ads": 1.0, "churn": 5.0, "fraud": 20.0, "search": 1.0}
+    ticking = Ticking(instance, *(spec(name, weight=weight) for name, weight in weights.items()), max_loops=2)
+    for model in ("search", "ads", "churn", "fraud"):
+        report(instance, WEEKS[0], model=model)
+    first = ticking.tick()
+    assert [request.tags["model"] for request in first] == ["fraud", "churn"]
+    runs = [running(instance, request) for request in first]
+    assert ticking.tick() == []
+    instance.delete_run(runs[0].run_id)
+    (third,) = ticking.tick()
+    assert third.tags["model"] == "search"
+    instance.delete_run(runs[1].run_id)
+    running(instance, third)
+    assert [request.tags["model"] for request in ticking.tick()] == ["ads"]
+
+
+def test_the_loops_of_other_cadences_count_too(instance: dg.DagsterInstance) -> None:
+    daily = spec("ads").model_copy(update={"cadence": "daily"})
+    ticking = Ticking(instance, daily, spec("churn"), max_loops=1)
+    report(instance, "2024-01-05", model="ads")
+    (request,) = ticking.tick()
+    running(instance, request)
+    report(instance, WEEKS[0], model="churn")
+    assert ticking.tick() == []
+
+
+@given(weights=st.lists(st.integers(1, 5), max_size=8), active=st.integers(0, 6), max_loops=st.integers(1, 6))
+def test_no_more_loops_than_allowed_ever_start_and_no_lighter_one_before_a_heavier(
+    weights: list[int], active: int, max_loops: int
+) -> None:
+    at = datetime(2024, 1, 12, tzinfo=UTC)
+    waiting = [Waiting(spec(f"m{i}", weight=w), Alarm(i, "harm", WEEKS[0]), at) for i, w in enumerate(weights)]
+    start, hold = chosen(waiting, active, max_loops)
+    assert len(start) == min(len(weights), max(max_loops - active, 0))
+    assert sorted(item.alarm.record for item in [*start, *hold]) == list(range(len(weights)))
+    assert not start or not hold or min(s.spec.weight for s in start) >= max(h.spec.weight for h in hold)

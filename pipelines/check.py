@@ -1,0 +1,88 @@
+"""`trimtab check`: does every model folder hold together? Specs, feature sets, recipes, and what they say together."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from assets.recipe import load_recipe
+from pipelines.factory import partitions_by_cadence
+from pipelines.spec import ModelSpec, load_spec
+from resources.errors import SpecError
+from resources.features import FeatureRegistry, FeatureSet
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One model.yaml: what is wrong with it and its neighbours, or in a few words what it is."""
+
+    file: Path
+    flaws: tuple[SpecError, ...]
+    summary: str = ""
+
+
+def check(models: Path) -> list[Checked]:
+    """Every `*/model.yaml` of a folder, each flaw found, not only the first. `SpecError` when there is no model."""
+    files = sorted(models.glob("*/model.yaml"))
+    if not files:
+        raise SpecError(models, "--models", str(models), "holds no */model.yaml: `trimtab new` makes one")
+    checked: list[Checked] = []
+    specs: list[ModelSpec] = []
+    for file in files:
+        try:
+            spec = load_spec(file)
+        except SpecError as error:
+            checked.append(Checked(file, (error,)))
+            continue
+        together = list(_together(file, spec, specs))
+        specs.append(spec)
+        checked.append(_model(file, spec, together))
+    return checked
+
+
+def _model(file: Path, spec: ModelSpec, together: list[SpecError]) -> Checked:
+    flaws = list(together)
+    features: FeatureSet | None = None
+    try:
+        features = FeatureRegistry.load(spec.features).resolve(spec.feature_set, spec.start)
+        flaws += _sql(features)
+    except SpecError as error:
+        flaws.append(error)
+    try:
+        load_recipe(spec.recipe)
+    except SpecError as error:
+        flaws.append(error)
+    if features is not None:
+        flaws += _columns(file, spec, features)
+    inputs = f"{len(features.columns)} inputs" if features else ""
+    return Checked(file, tuple(flaws), f"{spec.name}: {spec.cadence}, {inputs}")
+
+
+def _together(file: Path, spec: ModelSpec, others: list[ModelSpec]) -> Iterator[SpecError]:
+    if spec.name in [other.name for other in others]:
+        yield SpecError(file, "name", spec.name, "is used by two models: names are what clients call")
+    same = [other for other in others if other.cadence == spec.cadence]
+    try:
+        partitions_by_cadence([*same[:1], spec])
+    except SpecError as error:
+        yield SpecError(file, error.field, error.value, error.remedy)
+
+
+def _sql(features: FeatureSet) -> Iterator[SpecError]:
+    """Its grammar; what it says about tables is known only where the tables are."""
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(features.sql)
+    except duckdb.Error as error:
+        yield SpecError(features.file, "sql", features.name, f"DuckDB refuses it: {error}")
+        return
+    if [item.type for item in statements] != [duckdb.StatementType.SELECT]:
+        kinds = ", ".join(item.type.name for item in statements)
+        yield SpecError(features.file, "sql", kinds, "has to be one SELECT and nothing else")
+
+
+def _columns(file: Path, spec: ModelSpec, features: FeatureSet) -> Iterator[SpecError]:
+    for position, name in enumerate(spec.training.slices):
+        if name not in features.features:
+            known = ", ".join(features.features)
+            yield SpecError(file, f"training.slices.{position}", name, f"is no input: choose one of {known}")
