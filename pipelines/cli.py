@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
+from pipelines.commands_drift import drift
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "launch", "down")
+ORDER = ("demo", "up", "status", "launch", "drift", "down")
 
 
 class Guide(click.Group):
@@ -246,6 +247,9 @@ def demo(through: datetime, json_file: Path | None, keep: bool, home: Path, serv
     except KeyboardInterrupt:
         click.echo("stopped: nothing is left running", err=True)
         sys.exit(130)
+
+
+main.add_command(drift)
 
 
 def _interrupt(_number: int, _frame: object) -> None:
