@@ -15,12 +15,13 @@ import click
 
 from pipelines import commands_doctor, commands_models, commands_packages, commands_profile
 from pipelines.commands_canary import rollback, rollout
+from pipelines.commands_drift import drift
 from pipelines.demo.damage import KINDS
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
 ORDER = (
-    *("demo", "up", "status", "new", "check", "source", "launch", "rollout", "rollback", "down"),
+    *("demo", "up", "status", "new", "check", "source", "launch", "drift", "rollout", "rollback", "down"),
     *("profile", "sign", "verify", "doctor"),
 )
 
@@ -273,6 +274,9 @@ def demo(
 
 for _command in (rollout, rollback):
     main.add_command(stack_home(as_json(_command)))
+
+
+main.add_command(drift)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -11,7 +11,7 @@ from assets.decision import Decision, Evidence
 from assets.drift.aggregate import Columns, Span, blocks, columns, indices, instants, utc
 from assets.drift.evidence import day_details, harm_details, harm_evidence, inputs_evidence
 from assets.drift.harm import Harm, Rules, watch
-from assets.drift.labels import label_blocks, performance, usable_labels
+from assets.drift.labels import estimated, label_blocks, performance, usable_labels
 from assets.drift.naming import Feature, name_features
 from assets.drift.quality import freshness, schema, wrong_columns
 from assets.drift.reference import Reference
@@ -67,6 +67,7 @@ def judge(
         **after.to_dict(),
         "harm": harmed.to_dict() | harm_details(labels, traces, rules),
         **performance(labels),
+        "estimated": estimated(window["answer"]) if "answer" in window else None,
     }
     return Decision(model, "drift", as_of, _why(evidence), evidence, dict(inputs), details)
 

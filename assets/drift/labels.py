@@ -61,6 +61,26 @@ def performance(labels: pd.DataFrame) -> dict[str, Any]:
     return {"brier": float(np.mean((answer - label) ** 2)), "auc": auc(label, answer)}
 
 
+def estimated(answers: "pd.Series[Any]") -> dict[str, Any]:
+    """Brier loss and AUC to expect before labels come, if the answers are the true probabilities (CBPE).
+
+    Blind to concept drift: where the same inputs now mean other labels, the answers do not know.
+
+    >>> estimated(pd.Series([0.1, 0.9]))
+    {'brier': 0.09, 'auc': 0.9}
+    """
+    p = pd.to_numeric(answers, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+    p = np.sort(p[(p >= 0) & (p <= 1)])
+    positive, negative = float(p.sum()), float((1 - p).sum())
+    if positive == 0 or negative == 0:
+        return {"brier": float(np.mean(p * (1 - p))) if len(p) else None, "auc": None}
+    # Of each value: negatives below it, and half of those at it.
+    first, last = p.searchsorted(p, "left"), p.searchsorted(p, "right")
+    total = np.concatenate([[0.0], np.cumsum(1 - p)])
+    won = float((p * (total[first] + total[last]) / 2).sum())
+    return {"brier": round(float(np.mean(p * (1 - p))), 6), "auc": round(won / (positive * negative), 6)}
+
+
 def auc(label: npt.NDArray[np.float64], answer: npt.NDArray[np.float64]) -> float | None:
     """Area under the ROC curve by midranks; None where only one class is present.
 

@@ -80,7 +80,7 @@ class LiveWindow:
             ),
         ]
         size = len(grids) * (width + 1) + len(texts) * (most + 2)
-        self._counts, self._total = np.zeros((SLOTS, size), dtype=np.int32), np.zeros(size, dtype=np.int64)
+        self._counts, self._total = np.zeros((SLOTS, size), dtype=np.int32), np.zeros(size, dtype=np.int32)
         self._rows = np.zeros(SLOTS, dtype=np.int64)
         self._first = self._newest = self._at_us = -1
         self.out_of_window = 0
@@ -133,7 +133,7 @@ class LiveWindow:
         """(features,) in [0, 1], numeric ones first."""
         parts = self._lines.size
         table = self._total[: parts + len(self._lines)].reshape(len(self._lines), -1)[:, :-1] if parts else None
-        found = [] if table is None else [_ks(self._lines, np.cumsum(table, axis=1) / self.rows)]
+        found = [] if table is None else [_ks(self._lines, np.cumsum(table, axis=1, dtype=np.int32), self.rows)]
         if len(self._shares):
             shares = self._total[parts + len(self._lines) :].reshape(self._shares.shape) / self.rows
             found.append(np.minimum(np.abs(self._shares - shares).sum(axis=1) / 2, 1.0))
@@ -183,7 +183,7 @@ class LiveWindow:
         except Exception:  # a half-written or foreign file is no window: a new one fills within a block
             return None
         self._counts, self._rows = counts, arrays["rows"].astype(np.int64)
-        self._total = counts.sum(axis=0, dtype=np.int64)
+        self._total = counts.sum(axis=0, dtype=np.int32)
         self._first, self._newest, self._at_us, self.out_of_window = first, newest, at_us, out
         return Watch(slot, above, bool(asked))
 
@@ -219,7 +219,7 @@ def _of_number(grid: Floats, width: int, base: int) -> Callable[[npt.NDArray[Any
     ends = np.append(grid, np.nan)
 
     def cells(column: npt.NDArray[Any]) -> Ints:
-        left = np.searchsorted(grid, column)
+        left = grid.searchsorted(column)
         found: Ints = 2 * left + (ends[left] == column) + base
         null = np.isnan(column)
         if null.any():
@@ -238,10 +238,11 @@ def _of_text(names: Sequence[str], most: int, base: int) -> Callable[[npt.NDArra
     return cells
 
 
-def _ks(reference: Floats, batch: Floats) -> Floats:
-    """`ks.ks_distance` of many features at once: shares at or below each cell, (features, cells)."""
-    difference = reference - batch
+def _ks(reference: Floats, counts: npt.NDArray[np.int32], rows: int) -> Floats:
+    """`ks.ks_distance` of many features at once: F, and rows of the batch, at or below each cell: (features, cells)."""
+    difference = reference * rows
+    difference -= counts
     last = difference[:, -1]
     highest, lowest = np.maximum(difference.max(axis=1), 0), np.minimum(difference.min(axis=1), 0)
     found: Floats = np.max([highest, -lowest, last - lowest, highest - last], axis=0)
-    return np.minimum(found, 1.0)
+    return np.minimum(found / rows, 1.0)

@@ -4,10 +4,15 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import canary, loop, profile
+from tests.bench import canary, drift, loop, profile
 from tests.bench.lines import Bench, Line
 
-ROOMS: dict[str, Bench] = {"loop": loop.lines, "profile": profile.lines, "canary": canary.lines}
+ROOMS: dict[str, Bench] = {
+    "loop": loop.lines,
+    "drift": drift.lines,
+    "profile": profile.lines,
+    "canary": canary.lines,
+}
 
 
 def main(rooms: list[str]) -> int:

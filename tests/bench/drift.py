@@ -1,0 +1,204 @@
+"""Drift: exact KS against np.sort and Evidently, the live window, and what alarms a quiet and a drifting month give."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from assets.drift.aggregate import blocks
+from assets.drift.harm import LabelBlock, watch
+from assets.drift.judge import _rules
+from assets.drift.ks import Numeric
+from assets.drift.live import LiveWindow
+from assets.drift.reference import Reference, build_reference
+from assets.drift.settings import DriftSettings
+from assets.drift.threshold import Memory, walk
+from tests.bench.lines import Line, at_most
+
+Floats = npt.NDArray[np.float64]
+ROWS, COLUMNS, CUT_ROWS, CUT_COLUMNS = 1_000_000, 50, 20_000, 5
+START = datetime(2030, 1, 7, tzinfo=UTC)
+
+
+def lines() -> Iterator[Line]:
+    """About three minutes of one core. Times are of the CPU."""
+    yield from _ks()
+    yield from _live()
+    yield from _months()
+
+
+def _seconds(work: Callable[[], object], best_of: int = 1) -> float:
+    """CPU seconds of all threads: what else runs on the machine must not decide."""
+    found = []
+    for _ in range(best_of):
+        started = time.process_time()
+        work()
+        found.append(time.process_time() - started)
+    return min(found)
+
+
+def _ks() -> Iterator[Line]:
+    rng = np.random.default_rng(0)
+    sort = ours = 0.0
+    for _ in range(COLUMNS):  # a column at a time: fifty of both would be 800 MB
+        reference, batch = Numeric.of(rng.normal(size=ROWS)), rng.normal(0.01, 1, size=ROWS)
+        sort += _seconds(partial(np.sort, batch), best_of=3)
+        ours += _seconds(partial(reference.distance, batch), best_of=3)
+    name = f"exact KS, {ROWS:.0e} rows × {COLUMNS} columns"
+    yield Line(
+        "drift", name, ours, "CPU s", "≤ 1.5 × np.sort", ours <= 1.5 * sort, ours / sort, f"np.sort {sort:.3g} s"
+    )
+    cut = ours / (ROWS * COLUMNS)
+    frames = [pd.DataFrame(rng.normal(size=(CUT_ROWS, CUT_COLUMNS)), columns=list("abcde")) for _ in range(2)]
+    evidently = _evidently(*frames) / (CUT_ROWS * CUT_COLUMNS)
+    unit = f"Evidently's on {CUT_ROWS} rows × {CUT_COLUMNS}, {1e9 * evidently:.3g} ns a value"
+    times = evidently / cut
+    yield Line("drift", "exact KS a value", 1e9 * cut, "ns", "≥ 300 × faster", times >= 300, 1 / times, unit)
+
+
+def _evidently(reference: pd.DataFrame, current: pd.DataFrame) -> float:
+    from evidently import Report
+    from evidently.presets import DataDriftPreset
+
+    def work() -> None:
+        Report([DataDriftPreset(num_method="ks")]).run(current, reference)
+
+    work()  # its first run imports and compiles
+    return _seconds(work)
+
+
+def _live() -> Iterator[Line]:
+    rng = np.random.default_rng(0)
+    features = {f"f{i}": "float" for i in range(COLUMNS)}
+    frame = pd.DataFrame({name: rng.normal(size=3_000) for name in features})
+    frame["event_time"] = [START + timedelta(minutes=15 * i) for i in range(len(frame))]
+    window = LiveWindow(build_reference(frame, features, {}, DriftSettings(), 0.2))
+    batches, rows = 1_000, 50
+    event_us = (1.9e15 + np.arange(batches * rows) * 60e6).astype(np.int64)
+    values = {name: rng.normal(size=batches * rows) for name in features}
+    started = time.process_time()
+    for at in range(0, batches * rows, rows):
+        window.add(event_us[at : at + rows], {name: column[at : at + rows] for name, column in values.items()})
+        window.distances()
+    each = 1e6 * (time.process_time() - started) / (batches * rows * COLUMNS)
+    yield at_most(
+        "drift", f"live window, {COLUMNS} features, a batch of {rows}, all distances", each, "us a value", 2.5
+    )
+
+
+HOURS, RATE, FEATURES = 24, 200, 12
+SETTINGS = DriftSettings(block="h", alpha=0.01, persistence_hits=5, persistence_of=6, history_cap=720)
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """Hours of a small shop. values: name -> (hours · RATE,); losses: mean loss of each hour."""
+
+    values: Mapping[str, Floats]
+    losses: Floats
+
+
+def _month(days: int, rng: np.random.Generator, shift_from: int | None = None, harm_from: int | None = None) -> Month:
+    """Daily and weekend seasons, levels that wander (autocorrelation .9 an hour), a promotion each fortnight."""
+    hours = np.arange(days * HOURS)
+    day, weekend = np.sin(2 * np.pi * hours / HOURS), (hours // HOURS % 7 >= 5).astype(float)
+    promotion = ((hours // HOURS % 14 == 3) & (hours % HOURS >= 12)).astype(float)
+    wander = np.zeros((FEATURES, len(hours)))
+    for at in range(1, len(hours)):
+        wander[:, at] = 0.9 * wander[:, at - 1] + rng.normal(0, 0.05, FEATURES)
+    values = {}
+    for number in range(FEATURES):
+        level = 0.3 * day * (number % 3 == 0) + 0.2 * weekend * (number % 4 == 0) + 0.3 * promotion * (number == 5)
+        level = level + wander[number]
+        if shift_from is not None and number < 4:
+            level = level + 0.6 * (hours >= shift_from)
+        values[f"f{number}"] = np.repeat(level, RATE) + rng.normal(size=len(hours) * RATE)
+    truth = 0.2 + 0.15 * (hours >= harm_from if harm_from is not None else 0)
+    return Month(values, truth + rng.normal(0, 0.2 / RATE**0.5, len(hours)))
+
+
+def _months(repeats: int = 6) -> Iterator[Line]:
+    rng = np.random.default_rng(1)
+    pages = ours = naive = months = 0
+    shifted: list[float] = []
+    shifted_naive: list[float] = []
+    harmed: list[float] = []
+    for _ in range(repeats):
+        past = _month(30, rng)
+        reference = _reference(past)
+        levels = _p95(reference, past)
+        month = _month(28, rng)
+        active, alarm = _judged(reference, month), _any_above(reference, month, levels)
+        pages += int((np.diff(active.astype(int), prepend=0) > 0).sum())
+        ours += int(active.reshape(-1, HOURS).any(axis=1).sum())
+        naive += int(alarm.reshape(-1, HOURS).any(axis=1).sum())
+        months += 1
+        start = 2 * HOURS
+        month = _month(5, rng, shift_from=start)
+        shifted.append(_delay(_judged(reference, month), start))
+        shifted_naive.append(_delay(_any_above(reference, month, levels), start))
+        harmed.append(_harm_delay(reference, _month(5, rng, harm_from=start), start))
+    name = "'any feature above its P95'"
+    yield at_most("drift", "false pages a month, seasons, promotions, no drift", pages / months, "", 0.3)
+    fewer = 1 - ours / max(naive, 1)
+    yield Line("drift", "days with an alarm, no drift", ours / months, "of 28", "≥ 73 % fewer", fewer >= 0.73,
+               ours / max(naive, 1), f"{name} on {naive / months:.3g}")  # fmt: skip
+    ratio, other = float(np.median(shifted)), float(np.median(shifted_naive))
+    yield Line("drift", "delay of a harmful drift, median", ratio, "h", "≤ 24 h", ratio <= 24, ratio / max(other, 1),
+               f"{name}, {other:.3g} h")  # fmt: skip
+    yield at_most("drift", "delay of a pure concept drift, median", float(np.median(harmed)), "h", 20)
+
+
+def _reference(past: Month) -> Reference:
+    features = dict.fromkeys(past.values, "float")
+    frame = pd.DataFrame(dict(past.values))
+    frame["event_time"] = pd.Timestamp(START) + pd.to_timedelta(np.arange(len(frame)) * 3600 / RATE, unit="s")
+    return build_reference(frame, features, dict.fromkeys(features, 1.0), SETTINGS, loss_bound=0.21)
+
+
+def _judged(reference: Reference, month: Month) -> npt.NDArray[np.bool_]:
+    """Whether drift is active after each hour."""
+    batch = {name: column.astype(np.float32).astype(np.float64) for name, column in month.values.items()}
+    index = np.repeat(np.arange(len(month.losses)), RATE)
+    found = blocks(batch, index, len(month.losses), reference.marginals, reference.weights, START,
+                   SETTINGS.block_length, SETTINGS.min_block_rows)  # fmt: skip
+    judged, _ = walk(found, Memory(reference.history[-SETTINGS.history_cap :]), SETTINGS)
+    return np.array([item.active for item in judged])
+
+
+def _each(reference: Reference, month: Month) -> Floats:
+    """KS of every feature in every hour, (hours, features)."""
+    return np.array(
+        [[reference.marginals[name].distance(hour) for hour in column.reshape(-1, RATE)]
+         for name, column in month.values.items()]
+    ).T  # fmt: skip
+
+
+def _p95(reference: Reference, past: Month) -> Floats:
+    found: Floats = np.quantile(_each(reference, past), 0.95, axis=0)
+    return found
+
+
+def _any_above(reference: Reference, month: Month, levels: Floats) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = np.any(_each(reference, month) > levels, axis=1)
+    return found
+
+
+def _delay(alarm: npt.NDArray[np.bool_], start: int) -> float:
+    after = np.flatnonzero(alarm[start:])
+    return float(after[0] + 1) if len(after) else float(len(alarm) - start)
+
+
+def _harm_delay(reference: Reference, month: Month, start: int) -> float:
+    rules = _rules(reference, SETTINGS)
+    found: list[Any] = [
+        LabelBlock(str(hour), (float(loss),) * RATE, SETTINGS.quiet_weight) for hour, loss in enumerate(month.losses)
+    ]
+    traces, _ = watch(found, rules.fresh(), rules)
+    return _delay(np.array([trace.alarm for trace in traces]), start)
