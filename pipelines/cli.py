@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from pipelines import commands_models
+from pipelines import commands_models, commands_shadow
 from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
-ORDER = ("demo", "up", "status", "new", "check", "source", "launch", "down")
+ORDER = ("demo", "up", "status", "new", "check", "source", "launch", "shadow", "down")
 
 
 class Guide(click.Group):
@@ -68,7 +68,7 @@ def main() -> None:
     """
 
 
-for command in (commands_models.new, commands_models.check, commands_models.source):
+for command in (commands_models.new, commands_models.check, commands_models.source, commands_shadow.shadow):
     main.add_command(command)
 
 
