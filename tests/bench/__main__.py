@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import loop
+from tests.bench import loop, shadow
 from tests.bench.lines import Bench, Line
 
-ROOMS: dict[str, Bench] = {"loop": loop.lines}
+ROOMS: dict[str, Bench] = {"loop": loop.lines, "shadow": shadow.lines}
 
 
 def main(rooms: list[str]) -> int:
