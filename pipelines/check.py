@@ -82,7 +82,10 @@ def _sql(features: FeatureSet) -> Iterator[SpecError]:
 
 
 def _columns(file: Path, spec: ModelSpec, features: FeatureSet) -> Iterator[SpecError]:
-    for position, name in enumerate(spec.training.slices):
+    named = [(f"training.slices.{at}", name) for at, name in enumerate(spec.training.slices)]
+    named += [(f"shadow.slices.{at}", name) for at, name in enumerate(spec.shadow.slices)]
+    named += [("shadow.cluster", spec.shadow.cluster)] if spec.shadow.cluster else []
+    for field, name in named:
         if name not in features.features:
             known = ", ".join(features.features)
-            yield SpecError(file, f"training.slices.{position}", name, f"is no input: choose one of {known}")
+            yield SpecError(file, field, name, f"is no input: choose one of {known}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pipelines import commands_doctor, commands_models, commands_packages, commands_profile
+from pipelines import commands_doctor, commands_models, commands_packages, commands_profile, commands_shadow
 from pipelines.commands_canary import rollback, rollout
 from pipelines.commands_drift import drift
 from pipelines.demo.damage import KINDS
@@ -21,7 +21,7 @@ from resources.errors import StackError, TrimtabError
 
 # Commands in the order in which people need them.
 ORDER = (
-    *("demo", "up", "status", "new", "check", "source", "launch", "drift", "rollout", "rollback", "down"),
+    *("demo", "up", "status", "new", "check", "source", "launch", "drift", "shadow", "rollout", "rollback", "down"),
     *("profile", "sign", "verify", "doctor"),
 )
 
@@ -74,7 +74,7 @@ def main() -> None:
     """
 
 
-for command in (commands_models.new, commands_models.check, commands_models.source):
+for command in (commands_models.new, commands_models.check, commands_models.source, commands_shadow.shadow):
     main.add_command(command)
 
 

@@ -24,14 +24,7 @@ RELEASE = IMPROVE[1:]
 def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
     """One model's six assets, in walking order. Partitions default to the spec's own cadence and start."""
     partitions = partitions or partitions_by_cadence([spec])[spec.cadence]
-    model = Model(
-        name=spec.name,
-        description=spec.description,
-        owners=spec.owners,
-        feature_set=spec.feature_set,
-        registry=FeatureRegistry.load(spec.features),
-        recipe_file=spec.recipe,
-    )
+    model = model_of(spec)
     lookback = timedelta(days=spec.training.lookback_days)
     return dg.Definitions(
         assets=[
@@ -42,6 +35,18 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
             serving_profile(model, partitions, spec.profile),
             canary_rollout(model, partitions, spec.canary),
         ]
+    )
+
+
+def model_of(spec: ModelSpec) -> Model:
+    """What the rooms are told about a model."""
+    return Model(
+        name=spec.name,
+        description=spec.description,
+        owners=spec.owners,
+        feature_set=spec.feature_set,
+        registry=FeatureRegistry.load(spec.features),
+        recipe_file=spec.recipe,
     )
 
 

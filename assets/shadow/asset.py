@@ -21,8 +21,6 @@ from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("labels", "gain")
-
 
 def shadow_evaluation(
     model: Model, partitions: dg.PartitionsDefinition, settings: ShadowSettings, lookback: timedelta, seed: int
@@ -36,7 +34,7 @@ def shadow_evaluation(
         "A challenger fitted on what was known before, scored beside the champion on the same requests.",
         kinds={"onnx", "s3", "mlflow"},
         after="drift_report",
-        checks=CHECKS,
+        checks=settings.checks,
         gate=True,
     )
     def asset(
@@ -56,7 +54,7 @@ def shadow_evaluation(
             artifacts={"shadow.png": figure(decision.details)} if drawn else {},
             picture=sparkline(decision.details) if drawn else None,
         )
-        yield from gate(context, decision, metadata, CHECKS)
+        yield from gate(context, decision, metadata, settings.checks)
 
     return asset
 
@@ -75,17 +73,17 @@ def evaluate(
     traffic.flush()
     current = champion(model.name, lineage, store)
     if current is None:
-        return judge(model.name, _no_pairs(), settings, as_of, {})
+        return judge(model.name, _no_pairs(settings), settings, as_of, {})
     # What the champion was trained on proves nothing about it.
     first, matured_at = settings.window(as_of)
     start = max(first, Reference.from_bytes(current.reference).end)
     logged = traffic.labelled(model.name, start, matured_at, as_of=as_of) if start < matured_at else pd.DataFrame()
     if logged.empty:
-        return judge(model.name, _no_pairs(), settings, as_of, {"champion": str(current.version)})
+        return judge(model.name, _no_pairs(settings), settings, as_of, {"champion": str(current.version)})
     past = take(model, store, start - lookback, start, start)
     features = past.features.features
     challenger = model.fit(matured(past.frame, past.features.label, start), past.features, seed)
-    pairs = logged[["key", "event_time", "known_at", "label"]].assign(
+    pairs = logged[["key", "event_time", "known_at", "label", *settings.columns]].assign(
         champion=score(lineage.onnx(model.name, current.version), logged, features),
         challenger=challenger.predict_proba(as_served(logged, features))[:, 1],
     )
@@ -93,7 +91,7 @@ def evaluate(
     return judge(model.name, pairs, settings, as_of, inputs)
 
 
-def _no_pairs() -> pd.DataFrame:
+def _no_pairs(settings: ShadowSettings) -> pd.DataFrame:
     times = pd.Series([], dtype="datetime64[us, UTC]")
     numbers = pd.Series([], dtype="float64")
     return pd.DataFrame(
@@ -104,5 +102,6 @@ def _no_pairs() -> pd.DataFrame:
             "label": numbers,
             "champion": numbers,
             "challenger": numbers,
+            **{name: pd.Series([], dtype="object") for name in settings.columns},
         }
     )

@@ -21,20 +21,50 @@ class Running:
     effective: Floats
 
 
-def running(sums: Floats, rows: Floats) -> Running:
+@dataclass(frozen=True, slots=True)
+class Returning:
+    """What requests of the same entity on several blocks add to products of totals: (b,) arrays, up to each block."""
+
+    squares: Floats
+    crossed: Floats
+    rows: Floats
+
+
+def returning(values: Floats, block: NDArray[np.intp], entity: NDArray[np.intp]) -> Returning:
+    """values: (n,); block: (n,) 0..b-1 in order of time; entity: (n,) numbers from 0."""
+    pair, index = np.unique(block * (entity.max() + 1) + entity, return_inverse=True)
+    sums, rows = np.bincount(index, values), np.bincount(index).astype(np.float64)
+    blocks, entities = np.divmod(pair, entity.max() + 1)
+    so_far, seen = np.zeros(entity.max() + 1), np.zeros(entity.max() + 1)
+    added = np.zeros((3, block.max() + 1))
+    edges = np.searchsorted(blocks, np.arange(block.max() + 2))
+    for at in range(block.max() + 1):
+        part = slice(edges[at], edges[at + 1])
+        who, s, r = entities[part], sums[part], rows[part]
+        added[:, at] = 2 * so_far[who] @ s, so_far[who] @ r + seen[who] @ s, 2 * seen[who] @ r
+        so_far[who] += s
+        seen[who] += r
+    return Returning(*np.cumsum(added, axis=1))
+
+
+def running(sums: Floats, rows: Floats, again: Returning | None = None) -> Running:
     """Mean per request after each block, and the spread of blocks around it.
 
     sums, rows: (b,) sum of the values and number of requests of each block. Requests are weighted alike, so a block
     counts by its rows: the quantity that is paid for is gain per request, and a day cut short by the window can't
     speak as loudly as a whole one. The variance is that of a ratio of block totals (blocks are the clusters), and
     unequal blocks count as effective = (sum rows)^2 / sum rows^2. spread is NaN before the second block.
-    Source: Cochran 1977, section 6.4; Kish 1965 for the effective number.
+    again: entities that come back on other blocks widen the spread, they never narrow it.
+    Source: Cochran 1977, section 6.4; Kish 1965 for the effective number; Cameron, Gelbach, Miller 2011 for two ways
+    of clustering.
     """
     totals, squares = np.cumsum(rows), np.cumsum(rows**2)
     mean = np.cumsum(sums) / totals
     count = np.arange(1, len(rows) + 1, dtype=np.float64)
     # sum of (sums_b - mean_t rows_b)^2 over the blocks up to t, for every t at once
     residual = np.cumsum(sums**2) - 2 * mean * np.cumsum(sums * rows) + mean**2 * squares
+    if again is not None:
+        residual = residual + np.maximum(again.squares - 2 * mean * again.crossed + mean**2 * again.rows, 0.0)
     effective = totals**2 / squares
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = np.maximum(residual, 0.0) / totals**2 * count / (count - 1)

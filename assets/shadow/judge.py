@@ -1,7 +1,7 @@
 """Does retraining pay? The challenger's loss against the champion's on the same requests, day by day."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -17,12 +17,15 @@ from assets.shadow.confidence import (
     fixed_radius,
     growth_bets,
     log_wealth,
+    returning,
     running,
     sequence_radius,
 )
-from assets.shadow.loss import LARGEST_DIFFERENCE, delong, loss
+from assets.shadow.loss import LossName, delong, largest_difference, loss
 from assets.shadow.pairs import Usable, block_starts, usable
-from assets.shadow.settings import ShadowSettings
+from assets.shadow.settings import BLOCK_HOURS, ShadowSettings
+from assets.shadow.slices import slices
+from assets.shadow.worth import worth
 from assets.verdict import Verdict
 
 Floats = NDArray[np.float64]
@@ -42,6 +45,7 @@ class Gain:
     rows: Floats
     path: Running
     variance: float
+    difference: Floats
 
 
 def judge(
@@ -51,7 +55,7 @@ def judge(
 
     pairs: one row a logged request of `settings.window(as_of)`: key, event_time, known_at, label (0 or 1, NaN while
     unknown), champion and challenger (probabilities of class 1). The challenger must have been fitted on what was
-    known before the window. ValueError as in `usable`.
+    known before the window. Columns that `settings` names (slices, cluster) beside these. ValueError as in `usable`.
     superiority, non_inferiority: a confidence sequence over blocks, valid however often it is asked.
     expected_gain: statistics section 3b, lesson 2. What the gate should minimise is expected loss, and a missed gain
     is a loss too, so the level is the price of a wrong yes and not a convention. Each decision looks once, at the end
@@ -64,22 +68,57 @@ def judge(
         broken = Evidence("labels", Verdict.ERROR, why, data.counts["unscored"], 0)
         return Decision(model, "shadow", as_of, why, (broken,), inputs, {"counts": dict(data.counts)})
     gain = _gain(data.frame, settings)
-    labels = _labels(data, gain, settings)
-    evidence = (labels,) if labels.verdict is not Verdict.PASS else (labels, _verdict(gain, settings))
-    return Decision(model, "shadow", as_of, evidence[-1].why, evidence, inputs, _details(data, gain, settings))
+    details = _details(data, gain, settings)
+    evidence = [_labels(data, gain, settings)]
+    if evidence[0].verdict is Verdict.PASS:
+        evidence.append(_verdict(gain, settings))
+        if settings.slices:
+            sliced, details["slices"] = _sliced(data, gain, settings)
+            evidence.append(sliced)
+        if settings.worth is not None and evidence[1].verdict is Verdict.PASS:
+            evidence.append(worth(float(gain.path.mean[-1]), _requests_per_day(data, gain, settings), settings.worth))
+    return Decision(model, "shadow", as_of, _why(evidence), tuple(evidence), inputs, details)
+
+
+def _why(evidence: Sequence[Evidence]) -> str:
+    """A yes by its gain and worth; a no by what stands in the way, the most severe first."""
+    against = sorted((item for item in evidence if item.verdict is not Verdict.PASS), key=lambda item: -item.verdict)
+    if not against:
+        return "; ".join(item.why for item in evidence[1:])
+    return "not retrained: " + "; ".join(item.why for item in against)
+
+
+def _requests_per_day(data: Usable, gain: Gain, settings: ShadowSettings) -> float:
+    mature = data.counts["labels"] + data.counts["missing_labels"]
+    return mature / (len(gain.rows) * BLOCK_HOURS[settings.block] / 24)
+
+
+def _sliced(data: Usable, gain: Gain, settings: ShadowSettings) -> tuple[Evidence, list[dict[str, Any]]]:
+    blocks = block_starts(data.frame["event_time"], settings)
+    return slices(
+        data.frame, gain.difference, blocks, settings, lambda effective, level: _radius(effective, settings, level)
+    )
 
 
 def _gain(frame: pd.DataFrame, settings: ShadowSettings) -> Gain:
     label = frame["label"].to_numpy(np.float64)
-    champion, challenger = (loss(settings.loss, label, frame[name].to_numpy(np.float64)) for name in _MODELS)
+    champion, challenger = (
+        loss(settings.loss, label, frame[name].to_numpy(np.float64), settings.payoff) for name in _MODELS
+    )
     difference = champion - challenger
     grouped = pd.Series(difference).groupby(block_starts(frame["event_time"], settings).array)
     starts = [start.to_pydatetime() for start in grouped.size().index]
     sums, rows = grouped.sum().to_numpy().astype(np.float64), grouped.size().to_numpy().astype(np.float64)
-    return Gain(starts, sums, rows, running(sums, rows), float(np.var(difference)) if len(difference) else 0.0)
+    again = None
+    if settings.cluster is not None and len(frame):
+        entity = pd.factorize(frame[settings.cluster], use_na_sentinel=False)[0]
+        again = returning(difference, grouped.ngroup().to_numpy().astype(np.intp), entity)
+    variance = float(np.var(difference)) if len(difference) else 0.0
+    return Gain(starts, sums, rows, running(sums, rows, again), variance, difference)
 
 
 _MODELS = ("champion", "challenger")
+_KINDS: tuple[LossName, ...] = ("log_loss", "brier")
 
 
 def _labels(data: Usable, gain: Gain, settings: ShadowSettings) -> Evidence:
@@ -128,13 +167,13 @@ def _verdict(gain: Gain, settings: ShadowSettings) -> Evidence:
     return Evidence("gain", Verdict.INCONCLUSIVE, why, lower, settings.threshold)
 
 
-def _radius(effective: float, settings: ShadowSettings) -> float:
-    """In spreads; infinite below two blocks' worth of data."""
+def _radius(effective: float, settings: ShadowSettings, level: float | None = None) -> float:
+    """In spreads; infinite below two blocks' worth of data. level: the settings' own unless given."""
     if effective < 2:
         return math.inf
     if settings.rule == "expected_gain":
-        return fixed_radius(effective, settings.level)
-    return sequence_radius(effective, settings.planned_blocks, settings.level)
+        return fixed_radius(effective, level or settings.level)
+    return sequence_radius(effective, settings.planned_blocks, level or settings.level)
 
 
 def _bounds(mean: float, spread: float, effective: float, settings: ShadowSettings) -> tuple[float, float]:
@@ -147,7 +186,7 @@ def _log_wealth(gain: Gain, settings: ShadowSettings, sign: int) -> float:
 
     Here a block counts once, whatever its size: a bet can't be weighed by a size that is known only afterwards.
     """
-    largest = LARGEST_DIFFERENCE[settings.loss]
+    largest = largest_difference(settings.loss, settings.payoff)
     x = (sign * gain.sums / gain.rows + largest) / (2 * largest)
     m = (sign * settings.threshold + largest) / (2 * largest)
     return float(log_wealth(x, m, growth_bets(x, m))[-1])
@@ -215,7 +254,7 @@ def _details(data: Usable, gain: Gain, settings: ShadowSettings) -> dict[str, An
         "log_wealth": _log_wealth(gain, settings, 1) if path else None,
         "loss": {
             kind: {name: float(loss(kind, label, score).mean()) if path else None for name, score in scores.items()}
-            for kind in ("log_loss", "brier")
+            for kind in _KINDS
         },
         "auc": asdict(auc) if auc else None,
         "settings": settings.model_dump(mode="json"),

@@ -7,23 +7,37 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from assets.shadow.settings import PayoffSettings
+
 Floats = NDArray[np.float64]
 
 # One confident mistake must not outweigh a week of requests.
 CLIP = 0.01
 
-# Largest |champion loss - challenger loss| that one request can show.
-LARGEST_DIFFERENCE = {"log_loss": math.log((1 - CLIP) / CLIP), "brier": 1.0}
+LossName = Literal["log_loss", "brier", "payoff"]
 
 
-def loss(name: Literal["log_loss", "brier"], label: Floats, probability: Floats) -> Floats:
+def largest_difference(name: LossName, payoff: PayoffSettings | None) -> float:
+    """Largest |champion loss - challenger loss| that one request can show."""
+    if payoff is not None:
+        return payoff.largest_difference
+    return 1.0 if name == "brier" else math.log((1 - CLIP) / CLIP)
+
+
+def loss(name: LossName, label: Floats, probability: Floats, payoff: PayoffSettings | None = None) -> Floats:
     """Loss of each request. label: (n,) 0 or 1; probability: (n,) of class 1; log_loss in nats, clipped at CLIP.
+
+    payoff, when given, is what is compared: the value that the answer did not bring, in the pay-off's own unit.
 
     >>> loss("log_loss", np.array([1.0, 0.0]), np.array([0.0, 0.5])).round(4).tolist()
     [4.6052, 0.6931]
     >>> loss("brier", np.array([1.0]), np.array([0.25])).tolist()
     [0.5625]
     """
+    if payoff is not None:
+        acted = np.where(label > 0.5, payoff.true_positive, payoff.false_positive)
+        let_be = np.where(label > 0.5, payoff.false_negative, payoff.true_negative)
+        return -np.where(probability >= payoff.threshold, acted, let_be)
     if name == "brier":
         return np.square(label - probability)
     clipped = np.clip(probability, CLIP, 1 - CLIP)

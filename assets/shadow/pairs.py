@@ -33,19 +33,20 @@ def usable(pairs: pd.DataFrame, settings: ShadowSettings, as_of: datetime) -> Us
     A request is counted once, by its last label known at `as_of`. ValueError: a column is missing, a label is neither
     0 nor 1, a probability lies outside [0, 1]. A score that is not a number is counted, not dropped: see `unscored`.
     """
-    absent = [name for name in COLUMNS if name not in pairs.columns]
+    needed = [*COLUMNS, *settings.columns]
+    absent = [name for name in needed if name not in pairs.columns]
     if absent:
-        raise ValueError(f"pairs: columns {absent} are missing; a shadow evaluation needs {list(COLUMNS)}")
+        raise ValueError(f"pairs: columns {absent} are missing; a shadow evaluation needs {needed}")
     pairs, at = pairs.reset_index(drop=True), pd.Timestamp(as_of)
     event, known = (pd.to_datetime(pairs[name], utc=True) for name in ("event_time", "known_at"))
     mature = event <= at - timedelta(hours=settings.maturity_hours)
     labelled = pairs["label"].notna() & (known.isna() | (known <= at))
-    # Unlabelled copies sort before labelled ones, earlier labels before corrections; the last copy is kept.
-    order = pd.DataFrame({"labelled": labelled, "known": known, "row": np.arange(len(pairs))}, index=pairs.index)
-    order = order.sort_values(["labelled", "known", "row"], na_position="first")
-    once = ~pairs["key"].loc[order.index].duplicated(keep="last").loc[pairs.index]
+    once = _once(pairs["key"], labelled, known)
     frame = pairs.assign(event_time=event, known_at=known)[mature & labelled & once]
-    frame = frame.sort_values(["event_time", "key"], kind="stable", ignore_index=True)
+    if frame["event_time"].is_monotonic_increasing and frame["event_time"].is_unique:
+        frame = frame.reset_index(drop=True)
+    else:
+        frame = frame.sort_values(["event_time", "key"], kind="stable", ignore_index=True)
     scores = frame[["champion", "challenger"]].to_numpy(np.float64)
     _check(frame["label"].to_numpy(np.float64), scores)
     counts = {
@@ -57,6 +58,15 @@ def usable(pairs: pd.DataFrame, settings: ShadowSettings, as_of: datetime) -> Us
         "unscored": int((~np.isfinite(scores)).any(axis=1).sum()),
     }
     return Usable(frame, counts)
+
+
+def _once(key: pd.Series, labelled: pd.Series, known: pd.Series) -> pd.Series:
+    """True for the one row of each key that counts: labelled before unlabelled, then the latest known."""
+    if key.is_unique:
+        return pd.Series(True, index=key.index)
+    order = pd.DataFrame({"labelled": labelled, "known": known, "row": np.arange(len(key))}, index=key.index)
+    order = order.sort_values(["labelled", "known", "row"], na_position="first")
+    return ~key.loc[order.index].duplicated(keep="last").loc[key.index]
 
 
 def _check(label: NDArray[np.float64], scores: NDArray[np.float64]) -> None:

@@ -8,6 +8,45 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 BLOCK_HOURS = {"6h": 6, "12h": 12, "D": 24, "2D": 48, "7D": 168}
 
 
+class WorthSettings(BaseModel):
+    """Prices. Costs are in `currency`; the loss is the one that the shadow compares."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    currency: str = Field(default="EUR", min_length=1, description="What the costs below are counted in.")
+    loss_cost: float = Field(gt=0, description="What one unit of loss on one request costs.")
+    loop_cost: float = Field(ge=0, description="What one loop costs: fit, sweep, canary, and who looks at it.")
+    risk_cost: float = Field(default=0.0, ge=0, description="What a promoted challenger that does harm costs in all.")
+    risk_chance: float = Field(default=0.05, ge=0, le=1, description="Chance that a promoted challenger does harm.")
+    horizon_days: float = Field(default=28, gt=0, description="How long a challenger serves before the next.")
+    realised_share: float = Field(
+        default=1.0, gt=0, le=1, description="Share of a shadow's gain that is expected to stay once it serves."
+    )
+
+
+class PayoffSettings(BaseModel):
+    """What one request brings, by what was answered and what came true. Costs are negative."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threshold: float = Field(default=0.5, gt=0, lt=1, description="A probability at or above this means: act.")
+    true_positive: float = Field(description="Acted, and the event came.")
+    false_positive: float = Field(description="Acted, and no event came.")
+    true_negative: float = Field(default=0.0, description="Did not act, and no event came.")
+    false_negative: float = Field(default=0.0, description="Did not act, and the event came.")
+
+    @property
+    def largest_difference(self) -> float:
+        """Largest |difference| that two answers to one request can make."""
+        return max(abs(self.true_positive - self.false_negative), abs(self.false_positive - self.true_negative))
+
+    @model_validator(mode="after")
+    def _answers_matter(self) -> Self:
+        if self.largest_difference == 0:
+            raise ValueError("acting and not acting bring the same: give the cells different values")
+        return self
+
+
 class ShadowSettings(BaseModel):
     """Defaults: statistics of design section 3. Loss units are those of `loss` (log_loss in nats)."""
 
@@ -17,7 +56,23 @@ class ShadowSettings(BaseModel):
     maturity_hours: float = Field(
         default=24.0, ge=0, description="A request counts once it is this old: by then its label has had time to come."
     )
-    loss: Literal["log_loss", "brier"] = Field(default="log_loss", description="What is compared on every request.")
+    loss: Literal["log_loss", "brier", "payoff"] = Field(
+        default="log_loss", description="What is compared on every request; payoff: business value lost, by `payoff`."
+    )
+    payoff: PayoffSettings | None = Field(default=None, description="What answers bring; needed for loss: payoff.")
+    worth: WorthSettings | None = Field(
+        default=None, description="Prices of loss and loop. Without them any proven gain is worth a loop."
+    )
+    slices: tuple[str, ...] = Field(default=(), description="Inputs whose every value is compared for itself as well.")
+    min_slice_labels: int = Field(default=200, ge=20, description="Slices with fewer labels are judged together.")
+    max_slice_loss: float = Field(
+        default=0.02, ge=0, description="Loss per request by which a challenger may be worse within a slice."
+    )
+    cluster: str | None = Field(
+        default=None,
+        description="Input that names who asked (user, device), when the same come back on many days: the requests of "
+        "one are not independent evidence.",
+    )
     rule: Literal["superiority", "non_inferiority", "expected_gain"] = Field(
         default="superiority",
         description=(
@@ -65,6 +120,23 @@ class ShadowSettings(BaseModel):
                 f"{self.min_blocks}: raise days, or lower block or min_blocks"
             )
         return self
+
+    @model_validator(mode="after")
+    def _payoff_is_given(self) -> Self:
+        if (self.loss == "payoff") != (self.payoff is not None):
+            raise ValueError("loss: payoff and the field payoff belong together: give both or neither")
+        return self
+
+    @property
+    def checks(self) -> tuple[str, ...]:
+        """Names of the evidence a decision may hold."""
+        asked = (("slices", bool(self.slices)), ("worth", self.worth is not None))
+        return ("labels", "gain", *(name for name, wanted in asked if wanted))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Inputs that a comparison reads beside the scores, each once."""
+        return tuple(dict.fromkeys((*self.slices, *((self.cluster,) if self.cluster else ()))))
 
     @property
     def planned_blocks(self) -> int:

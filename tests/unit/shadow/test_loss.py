@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, roc_auc_score
 
-from assets.shadow.loss import CLIP, LARGEST_DIFFERENCE, delong, loss
+from assets.shadow.loss import CLIP, delong, largest_difference, loss
+from assets.shadow.settings import PayoffSettings
 
 LAW = settings(deadline=None, max_examples=60)  # other work on the machine is no failure
 
@@ -52,8 +53,27 @@ def test_log_loss_is_the_usual_one_inside_the_clip() -> None:
 @given(st.sampled_from(["log_loss", "brier"]), st.sampled_from([0.0, 1.0]), st.floats(0, 1), st.floats(0, 1))
 def test_no_request_can_show_more_than_the_largest_difference(kind: str, label: float, one: float, two: float) -> None:
     pair = loss(kind, np.full(2, label), np.array([one, two]))  # type: ignore[arg-type]
-    assert abs(pair[0] - pair[1]) <= LARGEST_DIFFERENCE[kind] + 1e-9
+    assert abs(pair[0] - pair[1]) <= largest_difference(kind, None) + 1e-9  # type: ignore[arg-type]
 
 
 def test_a_certain_mistake_costs_no_more_than_the_clip() -> None:
     assert loss("log_loss", np.array([1.0]), np.array([0.0]))[0] == pytest.approx(-np.log(CLIP))
+
+
+@LAW
+@given(st.lists(st.floats(-100, 100), min_size=4, max_size=4), st.floats(0, 1), st.floats(0, 1))
+def test_a_pay_off_is_bounded_by_its_own_cells(cells: list[float], one: float, two: float) -> None:
+    names = ("true_positive", "false_positive", "true_negative", "false_negative")
+    values = dict(zip(names, cells, strict=True))
+    if values["true_positive"] == values["false_negative"] and values["false_positive"] == values["true_negative"]:
+        return
+    payoff = PayoffSettings.model_validate(values)
+    for label in (0.0, 1.0):
+        pair = loss("payoff", np.full(2, label), np.array([one, two]), payoff)
+        assert abs(pair[0] - pair[1]) <= largest_difference("payoff", payoff)
+
+
+def test_a_pay_off_is_what_the_answer_brought() -> None:
+    payoff = PayoffSettings(threshold=0.3, true_positive=90, false_positive=-10, false_negative=-5)
+    label, answer = np.array([1.0, 0, 0, 1]), np.array([0.3, 0.9, 0.1, 0.2])
+    assert loss("payoff", label, answer, payoff).tolist() == [-90, 10, 0, 5]

@@ -1,0 +1,63 @@
+"""What `trimtab shadow` shows is what was decided."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from assets.decision import Decision
+from assets.door import decision_key
+from assets.shadow.judge import judge
+from assets.shadow.settings import ShadowSettings
+from pipelines.commands_shadow import recorded, told
+from resources.errors import NotFound
+from tests.fakes import MemoryStore
+
+AS_OF = datetime(2013, 3, 16, tzinfo=UTC)
+
+
+def decision(as_of: datetime = AS_OF, rows: int = 2800) -> Decision:
+    rng = np.random.default_rng(1)
+    truth = rng.uniform(0.05, 0.75, rows)
+    times = pd.to_datetime([as_of - timedelta(days=15) + timedelta(minutes=7 * i) for i in range(rows)], utc=True)
+    pairs = pd.DataFrame(
+        {
+            "key": np.arange(rows).astype(str),
+            "event_time": times,
+            "known_at": times,
+            "label": (rng.random(rows) < truth).astype(float),
+            "champion": np.full(rows, 0.4),
+            "challenger": truth,
+        }
+    )
+    inputs = {"champion": "3", "challenger_snapshot": "0123456789abcdef"}
+    return judge("churn", pairs, ShadowSettings(), as_of, inputs)
+
+
+def test_both_models_the_interval_the_verdict_and_the_reason_are_told() -> None:
+    made = decision()
+    lines = dict(line.split(None, 1) for line in told(made.to_dict()).splitlines())
+    assert lines["champion"].startswith("version 3 (log-loss 0.")
+    assert lines["challenger"].startswith("fitted on snapshot 0123456789ab (log-loss 0.")
+    last = made.details["path"][-1]
+    assert f"between {last['lower']:+.5f} and {last['upper']:+.5f}" in told(made.to_dict())
+    assert lines["verdict"] == "PASS"
+    assert "retraining pays" in lines["reason"]
+
+
+def test_too_few_requests_have_no_interval_and_say_what_is_missing() -> None:
+    text = told(decision(rows=20).to_dict())
+    assert "no interval yet" in text
+    assert "180 labels and 6 blocks more are needed" in text
+
+
+def test_the_latest_record_at_or_before_the_instant_is_shown() -> None:
+    store = MemoryStore()
+    for weeks in (0, 1):
+        made = decision(AS_OF + timedelta(weeks=weeks))
+        store.put(decision_key(made), made.to_json())
+    assert recorded(store, "churn", AS_OF)["as_of"] == AS_OF.isoformat()
+    assert recorded(store, "churn", AS_OF + timedelta(days=30))["as_of"] == (AS_OF + timedelta(weeks=1)).isoformat()
+    with pytest.raises(NotFound, match="ask anew with --fresh"):
+        recorded(store, "churn", AS_OF - timedelta(days=1))
