@@ -14,6 +14,7 @@ TrimtabError
 ├── TrafficError        the inference log or its observer
 ├── ProfilerError       Triton Model Analyzer
 └── StackError          a local server: names the part and its log's last lines
+    └── PortTaken       somebody else listens where it was to
 
 Foreign errors stop at the port: each resource maps those of its client to one of these.
 """
@@ -77,3 +78,11 @@ class ProfilerError(TrimtabError):
 
 class StackError(TrimtabError):
     """A local server did not start, or died."""
+
+
+class PortTaken(StackError):
+    """Somebody else listens where a part of ours was to."""
+
+    def __init__(self, part: str, port: int) -> None:
+        super().__init__(f"{part}: port {port} was taken meanwhile by another process: run it again")
+        self.port = port

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from resources.errors import StackError
+from resources.errors import PortTaken, StackError
 from resources.local import ports as ports_of
 from resources.local.ledger import Ledger, Record
 from resources.local.part import Part
@@ -93,7 +93,7 @@ class Launch:
         for port in part.ports.values():
             # Some servers would share the port in silence and take turns with its owner.
             if not ports_of.is_free(port):
-                raise StackError(f"{part.name}: port {port} was taken meanwhile by another process: run it again")
+                raise PortTaken(part.name, port)
         log = self._log(part)
         if log.exists():
             log.replace(log.with_suffix(".previous.log"))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from resources.errors import StackError
+from resources.errors import PortTaken, StackError
 from resources.local import ports as ports_of
 from resources.local.launch import Launch, Report
 from resources.local.ledger import Contents, Ledger, Record
@@ -27,6 +27,8 @@ from resources.local.supervisor import NAME as SUPERVISOR
 from resources.local.supervisor import Journal, Restarts
 
 NEEDED_BYTES = 2 * 1024**3
+# Stacks that start at the same moment want the same ports.
+PORT_TRIES = 4
 # A restart by the supervisor ends by itself, and soon: people wait for it rather than being sent away.
 SUPERVISOR_WAIT_S = 120.0
 
@@ -73,28 +75,41 @@ def up(
     report: Report = silent,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
 ) -> Contents:
-    """Bring every part up and return what runs; parts that are healthy already stay as they are. `StackError`."""
-    home = home.resolve()
+    """Bring every part up and return what runs; parts that are healthy already stay as they are. `StackError`.
+
+    A port that somebody takes between the choice and the start falls to the next free one, unless it was asked for.
+    """
+    home, asked = home.resolve(), explicit or {}
     for folder in (home, home / "logs", home / "data"):
         folder.mkdir(parents=True, exist_ok=True)
     _check_disk(home, free_bytes(home))
     with _alone(home):
-        ledger = Ledger(home)
-        contents = ledger.read()
-        _end_unrecorded(home, contents)
-        alive = {name for name, record in contents.parts.items() if record.process()}
-        pinned = {name: port for name, port in contents.ports.items() if name.partition(".")[0] in alive}
-        known = {**blueprint.preferred, **{k: p for k, p in contents.ports.items() if k in blueprint.preferred}}
-        chosen = ports_of.choose(known, explicit or {}, pinned)
-        parts = blueprint.build(chosen)
-        kept = _healthy(parts, contents)
-        _end_strays(parts, kept)
-        replaced = [record for name, record in contents.parts.items() if name not in kept]
-        _end_records(replaced)
-        _end_orphans(home, replaced)
-        ledger.place(str(blueprint.servers), chosen)
-        Launch(home, parts, kept, ledger, report).run()
-        return ledger.read()
+        for _ in range(PORT_TRIES - 1):
+            try:
+                return _bring_up(home, blueprint, asked, report)
+            except PortTaken as error:
+                if error.port in asked.values():
+                    raise
+        return _bring_up(home, blueprint, asked, report)
+
+
+def _bring_up(home: Path, blueprint: Blueprint, explicit: Mapping[str, int], report: Report) -> Contents:
+    ledger = Ledger(home)
+    contents = ledger.read()
+    _end_unrecorded(home, contents)
+    alive = {name for name, record in contents.parts.items() if record.process()}
+    pinned = {name: port for name, port in contents.ports.items() if name.partition(".")[0] in alive}
+    known = {**blueprint.preferred, **{k: p for k, p in contents.ports.items() if k in blueprint.preferred}}
+    chosen = ports_of.choose(known, explicit, pinned)
+    parts = blueprint.build(chosen)
+    kept = _healthy(parts, contents)
+    _end_strays(parts, kept)
+    replaced = [record for name, record in contents.parts.items() if name not in kept]
+    _end_records(replaced)
+    _end_orphans(home, replaced)
+    ledger.place(str(blueprint.servers), chosen)
+    Launch(home, parts, kept, ledger, report).run()
+    return ledger.read()
 
 
 def revive(home: Path, blueprint: Blueprint, names: Sequence[str], report: Report = silent) -> list[str]:

@@ -6,19 +6,20 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 
-from resources.errors import StackError
+from resources.errors import PortTaken, StackError
 from resources.local.ledger import Ledger, Record
 from resources.local.part import Part
 from resources.local.ports import HOST
 from resources.local.processes import find, marked
-from resources.local.stack import Health, down, status, up
+from resources.local.stack import Blueprint, Health, down, status, up
 from tests.killing import kill
 from tests.unit.local.small_parts import STUBBORN, plan, sleeper, web_plan
 
@@ -155,6 +156,26 @@ def test_a_default_port_that_is_taken_falls_to_the_next(home: Path) -> None:
         taken = other.getsockname()[1]
         contents = up(home, web_plan({"web.http": taken}))
     assert contents.ports["web.http"] > taken
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_port_that_is_taken_between_choice_and_start_falls_to_the_next_unless_it_was_asked_for(
+    home: Path, free_port: int, explicit: bool
+) -> None:
+    wanted = free_port
+    with ExitStack() as others:
+
+        def build(ports: Mapping[str, int]) -> list[Part]:
+            if ports["web.http"] == wanted:
+                others.enter_context(socket.create_server((HOST, wanted)))
+            return list(web_plan({}).build(ports))
+
+        raced = Blueprint(Path("servers"), {"web.http": wanted}, build)
+        if explicit:
+            with pytest.raises(PortTaken, match=f"^web: port {wanted} was taken meanwhile"):
+                up(home, raced, {"web.http": wanted})
+        else:
+            assert up(home, raced).ports["web.http"] > wanted
 
 
 def test_a_port_asked_for_that_is_taken_is_one_error_with_part_and_port(home: Path) -> None:
