@@ -18,7 +18,10 @@ def kill(pid: int, patience_s: float = 10) -> None:
 
 
 def _lives(process: psutil.Process) -> bool:
+    """A zombie with other threads still holds its ports."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+        if not process.is_running():
+            return False
+        return process.status() != psutil.STATUS_ZOMBIE or len(os.listdir(f"/proc/{process.pid}/task")) > 1
+    except (psutil.NoSuchProcess, FileNotFoundError):
         return False

@@ -278,7 +278,7 @@ def test_rows_are_kept_while_the_store_is_down_and_written_when_it_is_back(tmp_p
         traffic.flush()
         assert len(traffic.access("kept", *ALWAYS)) == 50
         assert len(traffic.answers("kept", *ALWAYS)) == 50
-        assert call(f"{observer.url}/status")[2]["dropped"] == {"access": 0, "answers": 0, "inbox": 0}
+        assert not any(call(f"{observer.url}/status")[2]["dropped"].values())
 
 
 def test_a_stopped_observer_writes_what_it_holds(tmp_path: Path, store: S3Store) -> None:
