@@ -1,9 +1,9 @@
-"""The champion as the rooms see it: its version, its ONNX bytes, its reference."""
+"""The champion and the challenger as the rooms see them: aliases on registered versions."""
 
 from dataclasses import dataclass
 
-from resources.errors import NotFound
-from resources.lineage import Lineage
+from resources.errors import LineageError, NotFound
+from resources.lineage import Lineage, RegisteredVersion
 from resources.store import Store
 
 
@@ -31,3 +31,11 @@ def champion(model: str, lineage: Lineage, store: Store) -> Champion | None:
     except NotFound as error:
         raise NotFound(f"{error}: version {registered.version} was registered without a reference") from error
     return Champion(registered.version, registered.run_id, reference)
+
+
+def challenger_of(model: str, lineage: Lineage) -> RegisteredVersion:
+    """The version with the alias challenger; `LineageError` without one."""
+    registered = lineage.version_of(model, "challenger")
+    if registered is None:
+        raise LineageError(f"{model} has no challenger: register a version and give it that alias")
+    return registered

@@ -15,11 +15,12 @@ from assets.canary.judge import judge
 from assets.canary.picture import figure, sparkline
 from assets.canary.rollout import Rollout, begin, noted
 from assets.canary.settings import CanarySettings
+from assets.champion import challenger_of
 from assets.decision import Decision
 from assets.door import gate, interval, record, room
 from assets.model import Model
 from assets.profile.asset import published
-from resources.errors import LineageError, ServingError
+from resources.errors import ServingError
 from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
@@ -55,9 +56,7 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
         gateway: dg.ResourceParam[Gateway],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         as_of = interval(context).as_of
-        challenger = lineage.version_of(model.name, "challenger")
-        if challenger is None:
-            raise LineageError(f"{model.name} has no challenger: register one and give it that alias")
+        challenger = challenger_of(model.name, lineage)
         assignment, published_at = published(store, model.name, challenger.version)
         driver = Driver(context.run_id, store, pools, gateway, traffic, lineage, context.log.info)
         found = load(store, model.name)

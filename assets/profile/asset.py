@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
+from assets.champion import challenger_of
 from assets.decision import Decision
 from assets.door import gate, interval, record, room
 from assets.model import Model
@@ -22,7 +23,7 @@ from assets.profile.serving_config import chosen_changes, serving_config, starti
 from assets.profile.settings import ProfileSettings
 from assets.scoring import score
 from assets.verdict import Verdict
-from resources.errors import LineageError, ModelNotReady, NotFound
+from resources.errors import ModelNotReady, NotFound
 from resources.features import FeatureSet, read
 from resources.lineage import Lineage, RegisteredVersion
 from resources.model_analyzer import Measurement
@@ -63,9 +64,7 @@ def serving_profile(
         signing_key: dg.ResourceParam[Path],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         as_of = interval(context).as_of
-        challenger = lineage.version_of(model.name, "challenger")
-        if challenger is None:
-            raise LineageError(f"{model.name} has no challenger: register one and give it that alias")
+        challenger = challenger_of(model.name, lineage)
         features = model.registry.resolve(model.feature_set, as_of)
         onnx = lineage.onnx(model.name, challenger.version)
         rows = _rows(model.name, features, settings.probe_rows, store, traffic, as_of)
