@@ -14,14 +14,15 @@ help: ## What can be made
 	@python3 -m venv .tools 2>/dev/null && .tools/bin/python -m pip install -q uv \
 	  || { rm -rf .tools && python3 -m pip install -q --target .tools uv; }
 
+# Compiled once: where Python may not write its own bytecode, every process of the stack would compile 2000 files again.
 setup: .venv/.synced deploy/servers/.venv/.synced ## Both environments, from their lock files
 
 .venv/.synced: pyproject.toml uv.lock | $(filter .tools/%,$(UV))
-	$(UV) sync --locked --quiet
+	$(UV) sync --locked --quiet --compile-bytecode
 	@touch $@
 
 deploy/servers/.venv/.synced: deploy/servers/pyproject.toml deploy/servers/uv.lock | $(filter .tools/%,$(UV))
-	$(UV) sync --locked --quiet --project deploy/servers
+	$(UV) sync --locked --quiet --compile-bytecode --project deploy/servers
 	@touch $@
 
 demo: setup ## Flights of 2013 through the whole loop (ARGS="--through 2013-12-31 --json out.json")
