@@ -26,6 +26,9 @@ from resources.triton import TritonServer
 log = logging.getLogger("trimtab.agent")
 HEALTH_S = 5.0
 VERIFY_S = 60.0
+# An agent that had nothing to do for this long looks less often: most of them idle for days.
+CALM_AFTER_S = 10.0
+CALM_PAUSE_S = 1.0
 # Triton's words for a model whose process died; its index goes on calling it READY.
 DEAD = "is not healthy"
 
@@ -54,6 +57,7 @@ class Agent:
     failures: dict[str, Failure] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     probed_at: float = 0.0
+    moved_at: float = 0.0
     verified_at: dict[str, float] = field(default_factory=dict)
     changed_files: dict[str, str] = field(default_factory=dict)
 
@@ -77,6 +81,11 @@ class Agent:
             self._do(action, loaded.get(action.model))
         for model in set(self.states) - set(desired or self.states) - set(loaded):
             self._forget(model)
+
+    def pause_s(self, interval_s: float) -> float:
+        """Seconds until the next step: interval_s while something moves, longer once all was calm for a while."""
+        calm = self.clock() - self.moved_at > CALM_AFTER_S
+        return max(interval_s, CALM_PAUSE_S) if calm else interval_s
 
     def _find_dead(self, models: list[str]) -> None:
         if self.clock() - self.probed_at < HEALTH_S:
@@ -184,7 +193,7 @@ class Agent:
         self.states[model] = ReplicaState(
             self.name, version, state, reason, digest, datetime.now(UTC), dict(seconds or {})
         )
-        self.changed.set()
+        self._moved()
 
     def _forget(self, model: str) -> None:
         log.info("%s: gone", model)
@@ -192,6 +201,10 @@ class Agent:
         self.failures.pop(model, None)
         self.verified_at.pop(model, None)
         self.dead.discard(model)
+        self._moved()
+
+    def _moved(self) -> None:
+        self.moved_at = self.clock()
         self.changed.set()
 
 
@@ -217,7 +230,7 @@ def run(pool: str, agent: Agent, interval_s: float, stop: threading.Event) -> No
     log.info("agent of %s in pool %s beside %s", agent.name, pool, agent.replica.server.url)
     while not stop.is_set():
         agent.step()
-        stop.wait(interval_s)
+        stop.wait(agent.pause_s(interval_s))
     thread.join(timeout=10)
     log.info("agent of %s stopped", agent.name)
 
@@ -230,19 +243,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--triton", required=True, help="Triton's HTTP address, http://127.0.0.1:8000")
     parser.add_argument("--repository", required=True, type=Path, help="Triton's model repository; only we write there")
     parser.add_argument("--public-key", required=True, type=Path, action="append", help="twice while keys are rotated")
+    parser.add_argument("--control-key", type=Path, help="file with the key of Triton's model control")
     parser.add_argument("--s3-endpoint", help="of any S3 but AWS")
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--gateway-folder", type=Path, help="a model that still gets traffic there is not unloaded")
-    parser.add_argument("--interval-s", type=float, default=0.5, help="between two looks at the desired state")
+    parser.add_argument("--interval-s", type=float, default=0.5, help="between two looks while something moves, else 1")
     given = parser.parse_args(arguments)
     for key in given.public_key:
         if not key.is_file():
             parser.error(f"--public-key {key}: no such file")
+    if given.control_key is not None and not given.control_key.is_file():
+        parser.error(f"--control-key {given.control_key}: no such file")
+    control = given.control_key.read_text().strip() if given.control_key else ""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    replica = Replica(TritonServer(given.triton), given.repository, tuple(given.public_key))
+    server = TritonServer(given.triton, control_key=control)
+    replica = Replica(server, given.repository, tuple(given.public_key))
     store = S3Store(given.bucket, given.s3_endpoint)
     use = unused if given.gateway_folder is None else Traffic(given.pool, given.gateway_folder).use
     agent = Agent(given.replica, replica, store, Desired(given.pool, store, time.monotonic), use=use)

@@ -16,19 +16,28 @@ import click
     envvar="TRIMTAB_SERVERS",
     help="Virtual environment of the servers; deploy/servers/.venv without it. [env: TRIMTAB_SERVERS]",
 )
+@click.option(
+    "--make-slices",
+    is_flag=True,
+    help="On a GPU with MIG on: make its smallest slice, list it, and take it away again. Needs root.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document on standard output.")
-def doctor(servers: Path | None, as_json: bool) -> None:
+def doctor(servers: Path | None, make_slices: bool, as_json: bool) -> None:
     """Check this machine: cores, versions, GPU, a tiny model loaded and measured, metrics.
+
+    What a slow or busy machine is, and what a badly configured one, is told apart: Triton is measured against ONNX
+    Runtime alone on the same cores in the same minute.
 
     Each check says pass, fail or 'not here', with its evidence and the remedy. Exit code 1 when one failed.
     It starts a Triton of its own on free ports and ends it again; about 15 seconds.
     """
     from pipelines.local import SERVERS
-    from resources.local.doctor import FAIL, NOT_HERE, PASS, examine
+    from resources.local.check import FAIL, NOT_HERE, PASS
+    from resources.local.doctor import examine
 
     colours = {PASS: "green", FAIL: "red", NOT_HERE: "bright_black"}
     checks = []
-    for check in examine((servers or SERVERS).absolute()):
+    for check in examine((servers or SERVERS).absolute(), make_slices):
         checks.append(check)
         if not as_json:
             click.echo(

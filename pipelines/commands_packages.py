@@ -4,6 +4,7 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from pipelines.environments import Environment, enter, environment
 from pipelines.local import read_addresses, stack_environment
 from resources import packages, signing
 from resources.errors import PackageRefused, ServingError, StackError
+from resources.package_check import check_content
 from resources.store import S3Store
 
 stack_home = click.option(
@@ -23,18 +25,28 @@ stack_home = click.option(
 )
 
 
+class KeyFile(click.Path):
+    """A key's file, or the key itself as PEM text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(str(signing.key_file(str(value))), param, ctx)
+
+
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=KeyFile(exists=True, dir_okay=False, path_type=Path),
     default=None,
     envvar="TRIMTAB_SIGNING_KEY",
-    help="Private key, PEM, P-256; the stack's own without it. [env: TRIMTAB_SIGNING_KEY]",
+    help="Private key, P-256: a PEM file, or its text in the variable; the stack's own without it. "
+    "[env: TRIMTAB_SIGNING_KEY]",
 )
 @stack_home
 def sign(folder: Path, key: Path | None, home: Path) -> None:
-    """Sign the package in FOLDER: its layout is checked, then FOLDER/model.sig is written over every file.
+    """Sign the package in FOLDER: layout and content are checked, then FOLDER/model.sig is written over every file.
+
+    The check reads config.pbtxt beside the ONNX, as publishing does, and names the field that does not fit.
 
     \b
     Examples
@@ -45,6 +57,7 @@ def sign(folder: Path, key: Path | None, home: Path) -> None:
     packages.check_names(names)
     model, version = _subject(folder)
     packages.check_layout(folder, model, version)
+    check_content(folder, model, version)
     private = key or home / "keys" / "signing.pem"
     if not private.is_file():
         raise ServingError(f"{private}: no such key: name one with --key, or start a stack, which makes a pair")
@@ -57,10 +70,10 @@ def sign(folder: Path, key: Path | None, home: Path) -> None:
 @click.option(
     "--key",
     "keys",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=KeyFile(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
     envvar="TRIMTAB_VERIFY_KEY",
-    help="Public key; may be repeated: any of them will do. [env: TRIMTAB_VERIFY_KEY, separated by ':']",
+    help="Public key, file or text; may be repeated: any of them will do. [env: TRIMTAB_VERIFY_KEY, separated by ':']",
 )
 @stack_home
 def verify(package: str, keys: tuple[Path, ...], home: Path) -> None:

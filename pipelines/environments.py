@@ -10,6 +10,7 @@ from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
 from resources.profiler import Profiler
+from resources.signing import key_file
 from resources.store import S3Store
 from resources.traffic import Traffic
 
@@ -51,10 +52,11 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         gateway_admin=env.get("TRIMTAB_GATEWAY_ADMIN", "http://127.0.0.1:9901"),
         observer=env.get("TRIMTAB_OBSERVER"),
         servers=Path(env.get("TRIMTAB_SERVERS", str(Path(__file__).parents[1] / "deploy" / "servers" / ".venv"))),
-        signing_key=Path(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "signing.pem"))),
+        # Keys are files, or PEM text.
+        signing_key=key_file(env.get("TRIMTAB_SIGNING_KEY", str(home / "keys" / "signing.pem"))),
         # Several while keys are rotated, as in PATH.
         verify_keys=tuple(
-            Path(name)
+            key_file(name)
             for name in env.get("TRIMTAB_VERIFY_KEY", str(home / "keys" / "signing.pub.pem")).split(os.pathsep)
             if name
         ),

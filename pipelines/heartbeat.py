@@ -1,4 +1,4 @@
-"""What an agent reports, and when: at every change and at least every second, whatever the agent is busy with."""
+"""What an agent reports, and when: at every change and at least every 2 s, whatever the agent is busy with."""
 
 import logging
 import threading
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from pipelines.agent import Agent
 
 log = logging.getLogger("trimtab.agent")
-HEARTBEAT_S = 1.0
+# Five of them fit into the time after which an agent counts as lost.
+HEARTBEAT_S = 2.0
 
 
 @dataclass

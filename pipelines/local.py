@@ -144,7 +144,7 @@ def _build(home: Path, servers: Path, definitions: str, flat: Mapping[str, int])
         postgres.part(servers, home, ports["postgres"], keys, (dagster.DATABASE, mlflow.DATABASE)),
         s3.part(servers, home, ports["s3"], keys, BUCKET),
         tracking,
-        *(_triton(home, addresses, pool) for pool in POOLS),
+        *(_triton(home, addresses, keys, pool) for pool in POOLS),
         *(_agent(home, addresses, keys, pool, told) for pool in POOLS),
         _gateway(home, addresses),
         _observer(addresses, told),
@@ -153,19 +153,19 @@ def _build(home: Path, servers: Path, definitions: str, flat: Mapping[str, int])
     return [*parts, _supervisor(home, definitions, [part.name for part in parts])]
 
 
-def _triton(home: Path, addresses: Addresses, pool: str) -> Part:
+def _triton(home: Path, addresses: Addresses, keys: Keys, pool: str) -> Part:
     name, data = f"triton-{pool}", home / "data"
     ports, url, repository = addresses.ports[name], addresses.url(name), data / name
-    backends = data / f"{name}-backends"
+    backends, key = data / f"{name}-backends", keys.triton_control.read_text()
+    plain = triton.command(addresses.servers, backends, repository, ports["http"], ports["grpc"], ports["metrics"])
+    command, secret = triton.restricted(plain, key)
     return Part(
         name=name,
-        command=tuple(
-            triton.command(addresses.servers, backends, repository, ports["http"], ports["grpc"], ports["metrics"])
-        ),
-        ready=lambda _started: triton.ready(url),
+        command=tuple(command),
+        ready=lambda _started: triton.ready(url, control_key=key),
         address=url,
         ports=ports,
-        environment=triton.environment(addresses.servers),
+        environment=triton.environment(addresses.servers) | secret,
         prepare=partial(triton.prepare, addresses.servers, backends, repository),
         grace_s=9,
     )
@@ -178,6 +178,7 @@ def _agent(home: Path, addresses: Addresses, keys: Keys, pool: str, told: Mappin
         "--replica": replica,
         "--triton": addresses.url(beside),
         "--repository": str(home / "data" / beside),
+        "--control-key": str(keys.triton_control),
         "--s3-endpoint": addresses.url("s3", "api"),
         "--bucket": BUCKET,
         "--gateway-folder": str(home / "data" / "gateway"),

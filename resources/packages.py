@@ -1,6 +1,6 @@
 """Packages: the signed directory that Triton loads, as one deterministic tar. Data only, never code.
 
-config.pbtxt · configs/<device>.pbtxt · <version>/model.onnx · manifest.json · probe.json · model.sig
+config.pbtxt · configs/<device>.pbtxt · <version>/model.onnx · warmup/<digest> · manifest.json · probe.json · model.sig
 """
 
 import hashlib
@@ -13,14 +13,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from resources.errors import PackageRefused, ServingError
+from resources.package_check import check_content
 from resources.pools import Assignment
 from resources.signing import SIGNATURE
 from resources.store import Store
 
 MAX_BYTES = 2 * 1024**3
-MAX_FILES = 64
+MAX_FILES = 512
 NAMES = re.compile(
-    r"config\.pbtxt|configs/[A-Za-z0-9_-]+\.pbtxt|[1-9][0-9]{0,17}/model\.onnx|manifest\.json|probe\.json|model\.sig"
+    r"config\.pbtxt|configs/[A-Za-z0-9_-]+\.pbtxt|[1-9][0-9]{0,17}/model\.onnx|warmup/[0-9a-f]{16}"
+    r"|manifest\.json|probe\.json|model\.sig"
 )
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
@@ -100,12 +102,16 @@ def check_layout(folder: Path, model: str, version: int) -> None:
 
 
 def publish(store: Store, model: str, version: int, folder: Path) -> Assignment:
-    """Put the signed package into the store, where it never changes again."""
+    """Put the signed package into the store, where it never changes again.
+
+    Its content is checked before: `PackageRefused` names the field that Triton or a replica's agent would stumble over.
+    """
     if not MODEL_NAME.fullmatch(model):
         raise ServingError(f"model name {model!r}: letters, digits, '_' and '-' only")
     check_layout(folder, model, version)
     if not (folder / SIGNATURE).is_file():
         raise PackageRefused(f"{SIGNATURE} is missing: sign the package before it is published")
+    check_content(folder, model, version)
     body = pack(folder)
     digest = hashlib.sha256(body).hexdigest()
     assignment = Assignment(version, f"packages/{model}/{version}/{digest}.tar", digest)

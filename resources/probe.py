@@ -1,7 +1,7 @@
 """The probe: real rows in a package, and whether a server answers them as ONNX Runtime did."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resources.errors import ModelNotReady, PackageRefused
@@ -31,14 +31,28 @@ def largest_difference(probe: Mapping[str, Any], answer: Mapping[str, Any], vers
             raise ModelNotReady(f"output {name!r} is missing from the answer: it has {sorted(answered)}")
         if list(answered[name]["shape"]) != list(expected["shape"]):
             raise ModelNotReady(f"output {name!r} has shape {answered[name]['shape']}, expected {expected['shape']}")
-        pairs = zip(answered[name]["data"], expected["data"], strict=True)
-        largest = max(largest, max(_distance(got, wanted) for got, wanted in pairs))
+        largest = max(largest, _largest(answered[name]["data"], expected["data"]))
     if not largest <= probe["tolerance"]:
         raise ModelNotReady(
             f"answers differ from ONNX Runtime's by {largest:.3g}, allowed is {probe['tolerance']:g}: "
             "is the model in the package the one that was measured?"
         )
     return largest
+
+
+def wrong_output(probe: Mapping[str, Any], name: str, shape: Sequence[int], data: Sequence[Any]) -> str:
+    """What is wrong with one output of ONNX Runtime's own, '' when the probe expects just this. For publishers."""
+    expected = probe["outputs"][name]
+    if list(shape) != list(expected["shape"]) or len(data) != len(expected["data"]):
+        return f"shape {expected['shape']} with {len(expected['data'])} values, ONNX Runtime answers {list(shape)}"
+    largest = _largest(data, expected["data"])
+    if largest <= probe["tolerance"]:
+        return ""
+    return f"differs from ONNX Runtime's answers by {largest:.3g}, allowed is {probe['tolerance']:g}"
+
+
+def _largest(got: Sequence[Any], wanted: Sequence[Any]) -> float:
+    return max(_distance(one, other) for one, other in zip(got, wanted, strict=True))
 
 
 def _distance(got: Any, wanted: Any) -> float:

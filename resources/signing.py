@@ -6,12 +6,15 @@ Whoever holds the private key may publish; an agent holds public keys only, two 
 import os
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from resources.errors import PackageRefused, ServingError
 
 SIGNATURE = "model.sig"
+PEM = "-----BEGIN "
+_MEMORY = Path("/proc/self/fd")
 
 
 def create_keys(folder: Path) -> tuple[Path, Path]:
@@ -35,6 +38,22 @@ def create_keys(folder: Path) -> tuple[Path, Path]:
         key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     return private, public
+
+
+def key_file(given: str) -> Path:
+    """A key as a setting names it: the path of a file, or the key itself as PEM text, as secret stores hand it over.
+
+    Text never touches a disk: its file lies in this process's memory and ends with it.
+    """
+    return _in_memory(given) if given.lstrip().startswith(PEM) else Path(given)
+
+
+@lru_cache
+def _in_memory(pem: str) -> Path:
+    descriptor = os.memfd_create("trimtab-key")
+    with os.fdopen(os.dup(descriptor), "w") as file:
+        file.write(pem)
+    return _MEMORY / str(descriptor)
 
 
 def sign(folder: Path, private_key: Path) -> None:
@@ -78,9 +97,13 @@ def _refusal(folder: Path, public_key: Path) -> str | None:
         if text.startswith("Signature mismatch"):
             return _named_files(text)
         if text.startswith("Key mismatch"):
-            return f"{SIGNATURE} was not made with the key of {public_key.name}"
-        return f"{SIGNATURE} can't be checked with {public_key.name}: {type(error).__name__}: {text}"
+            return f"{SIGNATURE} was not made with the key of {_name(public_key)}"
+        return f"{SIGNATURE} can't be checked with {_name(public_key)}: {type(error).__name__}: {text}"
     return None
+
+
+def _name(key: Path) -> str:
+    return "the text given" if key.parent == _MEMORY else key.name
 
 
 def _named_files(mismatch: str) -> str:

@@ -4,11 +4,16 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from resources.errors import ModelNotReady, ServingError
+
+# Carries the key of model control where that is restricted; by gRPC it is `triton-grpc-protocol-<this>`.
+CONTROL_HEADER = "x-trimtab-control"
+# A Triton is never behind the proxy that the environment may name.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class TritonServer:
 
     url: str
     timeout_s: float = 60
+    control_key: str = field(default="", repr=False)
 
     def index(self) -> list[LoadedVersion]:
         """What was loaded since the start, in whatever state; folders never loaded are left out."""
@@ -67,11 +73,12 @@ class TritonServer:
     def call(self, path: str, body: Mapping[str, Any] | None) -> Any:
         """POST of the body, GET without one."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url.rstrip("/") + path, data, {"Content-Type": "application/json"})
-        # A Triton is never behind the proxy that the environment may name.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        headers = {"Content-Type": "application/json"}
+        if self.control_key and path.startswith("/v2/repository/"):
+            headers[CONTROL_HEADER] = self.control_key
+        request = urllib.request.Request(self.url.rstrip("/") + path, data, headers)
         try:
-            with opener.open(request, timeout=self.timeout_s) as response:
+            with _OPENER.open(request, timeout=self.timeout_s) as response:
                 return json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             raise ModelNotReady(f"{self.url}{path}: {_message(error)}") from error

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from assets.profile.package import build_probe, package_files
+from assets.profile.package import build_probe, package_files, warmup_samples
 from assets.profile.serving_config import serving_config, starting_choice
 from assets.profile.settings import ProfileSettings
 from assets.scoring import score
@@ -114,12 +114,14 @@ class Publisher:
         onnx = tiny_onnx(bias)
         expected = score(tiny_onnx(bias if answers_bias is None else answers_bias), ROWS, FEATURES)
         folder = self.folder / f"{model}-{version}-{time.monotonic_ns()}"
+        probe = build_probe(ROWS, FEATURES, expected)
+        changes = {"model_warmup": warmup_samples(probe)} | changes
         files = package_files(
             model,
             version,
             onnx,
             packages.render_config(config(model, version, **changes)),
-            build_probe(ROWS, FEATURES, expected),
+            probe,
             snapshot_digest="0" * 64,
             mlflow_run_id="run",
             profile={"instances": 1},
@@ -133,7 +135,7 @@ class Publisher:
         return packages.publish(self.store, model, version, folder)
 
     def publish_anyhow(self, model: str, version: int, folder: Path) -> Assignment:
-        """As whoever can write to the store but holds no key would."""
+        """As whoever can write to the store would, past every check."""
         import hashlib
 
         body = packages.pack(folder)
@@ -145,9 +147,10 @@ class Publisher:
 
 @dataclass
 class LocalTriton:
-    """One real Triton that tests may kill and start again."""
+    """One real Triton that tests may kill and start again, its model control restricted as in the stack."""
 
     folder: Path
+    control_key: str = "the-key-of-the-tests"
     ports: list[int] = field(default_factory=lambda: free_ports(3))
     process: "subprocess.Popen[bytes] | None" = None
 
@@ -161,15 +164,15 @@ class LocalTriton:
 
     @property
     def server(self) -> TritonServer:
-        return TritonServer(self.url)
+        return TritonServer(self.url, control_key=self.control_key)
 
     def start(self) -> None:
         triton.prepare(SERVERS, self.folder / "backends", self.repository)
-        command = triton.command(SERVERS, self.folder / "backends", self.repository, *self.ports)
+        plain = triton.command(SERVERS, self.folder / "backends", self.repository, *self.ports)
+        command, secret = triton.restricted(plain, self.control_key)
+        environment = triton.environment(SERVERS) | secret
         with (self.folder / "triton.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                command, env=triton.environment(SERVERS), stdout=log, stderr=log, start_new_session=True
-            )
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         until(self.is_up, f"Triton is up: {self.folder / 'triton.log'}")
 
     def is_up(self) -> bool:

@@ -18,7 +18,7 @@ from assets.door import gate, interval, record, room
 from assets.model import Model
 from assets.profile.cache import from_json, profile_key, to_json
 from assets.profile.choice import Point, answered, choose
-from assets.profile.package import build_probe, package_files
+from assets.profile.package import build_probe, package_files, warmup_samples
 from assets.profile.serving_config import chosen_changes, serving_config, starting_choice
 from assets.profile.settings import ProfileSettings
 from assets.scoring import score
@@ -186,9 +186,8 @@ def _files(
     ids = {"snapshot_digest": snapshot, "mlflow_run_id": challenger.run_id}
 
     def config(kind: str) -> str:
-        return render_config(
-            serving_config(name, features.features, choice, version=challenger.version, lineage=ids, kind=kind)
-        )
+        made = serving_config(name, features.features, choice, version=challenger.version, lineage=ids, kind=kind)
+        return render_config({**made, "model_warmup": warmup_samples(probe)})
 
     return package_files(
         name,

@@ -1,8 +1,9 @@
-"""The files of a package, and the probe: real rows whose answers every replica must reproduce."""
+"""The files of a package, the probe, and the warm-up: real rows whose answers every replica must reproduce."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from assets.scoring import tensors
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WIRE_TYPES = {"string": "BYTES", "float": "FP32", "int": "INT64", "bool": "BOOL"}
+# By type on the wire: what the configuration calls it, and how a value is packed. Strings carry their length.
+_PACKED = {"FP32": ("TYPE_FP32", "<f"), "INT64": ("TYPE_INT64", "<q"), "BOOL": ("TYPE_BOOL", "<?")}
+WARMUP_ROWS = 4
 
 
 def build_probe(
@@ -30,6 +34,54 @@ def build_probe(
     return {"inputs": inputs, "outputs": outputs, "tolerance": tolerance}
 
 
+def warmup_samples(probe: Mapping[str, Any], rows: int = WARMUP_ROWS) -> list[dict[str, Any]]:
+    """`model_warmup` of a configuration: the probe's first rows, one a sample, their values in `warmup_files`.
+
+    Every instance answers them before it counts as ready: a first request costs tens of milliseconds otherwise. Real
+    rows take the paths that requests take; zeros would be one path, and empty strings an unknown category.
+    """
+    return [
+        {
+            "name": f"row {row}",
+            "batch_size": 1,
+            "count": 1,
+            "inputs": {
+                name: {"data_type": data_type, "dims": [1], "input_data_file": _warmup_name(body)}
+                for name, data_type, body in _warmup_values(probe, row)
+            },
+        }
+        for row in range(_warmup_rows(probe, rows))
+    ]
+
+
+def warmup_files(probe: Mapping[str, Any], rows: int = WARMUP_ROWS) -> dict[str, bytes]:
+    """The values of `warmup_samples` by their names in the package; equal values are one file."""
+    return {
+        f"warmup/{_warmup_name(body)}": body
+        for row in range(_warmup_rows(probe, rows))
+        for _, _, body in _warmup_values(probe, row)
+    }
+
+
+def _warmup_rows(probe: Mapping[str, Any], rows: int) -> int:
+    return min(rows, *(int(tensor["shape"][0]) for tensor in probe["inputs"].values()))
+
+
+def _warmup_values(probe: Mapping[str, Any], row: int) -> Iterator[tuple[str, str, bytes]]:
+    for name, tensor in probe["inputs"].items():
+        value = tensor["data"][row]
+        if tensor["datatype"] == "BYTES":
+            text = str(value).encode()
+            yield name, "TYPE_STRING", struct.pack("<I", len(text)) + text
+        else:
+            data_type, form = _PACKED[tensor["datatype"]]
+            yield name, data_type, struct.pack(form, value)
+
+
+def _warmup_name(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
 def package_files(
     model: str,
     version: int,
@@ -42,11 +94,15 @@ def package_files(
     profile: Mapping[str, Any],
     device_configs: Mapping[str, str] | None = None,
 ) -> dict[str, bytes]:
-    """Every file but the signature, by its name in the package. config, device_configs: protobuf text."""
+    """Every file but the signature, by its name in the package.
+
+    config, device_configs: protobuf text, whose `model_warmup` is `warmup_samples` of the same probe.
+    """
     files = {
         "config.pbtxt": config.encode(),
         **{f"configs/{device}.pbtxt": text.encode() for device, text in sorted((device_configs or {}).items())},
         f"{version}/model.onnx": onnx,
+        **warmup_files(probe),
         "probe.json": _json(probe),
     }
     manifest = {

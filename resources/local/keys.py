@@ -17,6 +17,8 @@ class Keys:
     postgres_password: str = field(repr=False)
     signing: Path
     verify: Path
+    triton_control: Path = Path()
+    """File with the key of Triton's model control; agents are told the file, never the key."""
 
     @property
     def trusted(self) -> tuple[Path, ...]:
@@ -33,6 +35,7 @@ def ensure_keys(home: Path) -> Keys:
         s3_access=_secret(folder / "s3-access", 10),
         s3_secret=_secret(folder / "s3-secret", 20),
         postgres_password=_secret(folder / "postgres", 16),
+        triton_control=_secret_file(folder / "triton-control", 20),
         **_signing_pair(folder),
     )
 
@@ -47,9 +50,13 @@ def write_private(file: Path, body: str) -> None:
 
 
 def _secret(file: Path, size: int) -> str:
+    return _secret_file(file, size).read_text()
+
+
+def _secret_file(file: Path, size: int) -> Path:
     if not file.exists():
         write_private(file, secrets.token_hex(size))
-    return file.read_text()
+    return file
 
 
 def _signing_pair(folder: Path) -> dict[str, Path]:

@@ -4,15 +4,19 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 from resources.errors import ModelNotReady, ServingError, StackError
-from resources.triton import TritonServer
+from resources.local import hidden
+from resources.triton import CONTROL_HEADER, TritonServer
 
 PROBE = "trimtab_probe"
 # perf_analyzer asks for these names; the wheel carries them under names with a hash.
 LINKS = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+# Closed to everyone without the key: whoever may load a model past its agent serves what nobody signed.
+CONTROL = "model-repository,shared-memory,trace,logging"
 PROBE_CONFIG = f"""name: "{PROBE}"
 backend: "onnxruntime"
 max_batch_size: 8
@@ -66,6 +70,20 @@ def command(
     ]
 
 
+def restricted(command: list[str], key: str) -> tuple[list[str], dict[str, str]]:
+    """The same Triton, whose model control asks for a key; what to add to its environment, which carries it.
+
+    Triton takes the key as an argument only. `ps` does not show it: see `hidden`.
+    """
+    words, variables = hidden.hidden(
+        [
+            f"--http-restricted-api={CONTROL}:{CONTROL_HEADER}={key}",
+            f"--grpc-restricted-protocol={CONTROL}:{CONTROL_HEADER}={key}",
+        ]
+    )
+    return [sys.executable, "-I", hidden.__file__, *command, *words], variables
+
+
 def environment(servers: Path) -> dict[str, str]:
     """The child's environment. The stub finds its Python by PATH and VIRTUAL_ENV."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "LD_"))}
@@ -76,9 +94,9 @@ def environment(servers: Path) -> dict[str, str]:
     }
 
 
-def ready(http_url: str, timeout_s: float = 30) -> None:
+def ready(http_url: str, timeout_s: float = 30, control_key: str = "") -> None:
     """A real inference on the probe model, loaded first when it is not; `ServingError` with the reason."""
-    server = TritonServer(http_url, timeout_s)
+    server = TritonServer(http_url, timeout_s, control_key)
     if not server.ready_versions(PROBE):
         server.load(PROBE)
     question = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.25]}
@@ -87,12 +105,14 @@ def ready(http_url: str, timeout_s: float = 30) -> None:
         raise ModelNotReady(f"{http_url} {PROBE}: answered {outputs} instead of [0.75, 0.25]")
 
 
-def await_ready(http_url: str, process: "subprocess.Popen[bytes]", log: Path, timeout_s: float) -> None:
+def await_ready(
+    http_url: str, process: "subprocess.Popen[bytes]", log: Path, timeout_s: float, control_key: str = ""
+) -> None:
     """Until the server answers; `ServingError` with the end of its log when it died or never does."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            ready(http_url)
+            ready(http_url, control_key=control_key)
             return
         except ServingError as error:
             if process.poll() is not None or time.monotonic() > deadline:

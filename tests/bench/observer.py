@@ -28,7 +28,7 @@ def lines() -> Iterator[Line]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         server = stack.enter_context(running_triton(folder / "triton"))
-        triton.ready(server.url)
+        triton.ready(server.url, control_key=server.control_key)
         store = stack.enter_context(running_store(folder / "s3"))
         both = (server.ports[0], server.ports[1])
         edge = stack.enter_context(running_edge(folder / "gateway", {"blue": both, "green": both}))

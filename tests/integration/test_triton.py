@@ -1,5 +1,6 @@
 """The onnxruntime backend of the local servers, inside a real Triton."""
 
+import stat
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from assets.profile.package import build_probe, warmup_files, warmup_samples
 from assets.scoring import score
 from resources.errors import ModelNotReady, ServingError
 from resources.local import triton
 from resources.packages import render_config
+from resources.triton import CONTROL_HEADER, TritonServer
 from tests.serving_stack import FEATURES, ROWS, LocalTriton, config, question, running_triton, tiny_onnx
 
 pytestmark = pytest.mark.integration
@@ -33,7 +36,7 @@ def place(local: LocalTriton, name: str, **changes: Any) -> Path:
 
 
 def test_ready_means_that_an_inference_was_answered_rightly(local: LocalTriton) -> None:
-    triton.ready(local.url)
+    triton.ready(local.url, control_key=local.control_key)
     assert local.server.ready_versions(triton.PROBE) == {1}
 
 
@@ -49,10 +52,10 @@ def test_ready_says_why_when_the_probe_model_is_broken(local: LocalTriton) -> No
     try:
         file.write_bytes(b"no model")
         with pytest.raises(ModelNotReady, match="trimtab_probe"):
-            triton.ready(local.url)
+            triton.ready(local.url, control_key=local.control_key)
     finally:
         file.write_bytes(kept)
-    triton.ready(local.url)
+    triton.ready(local.url, control_key=local.control_key)
 
 
 def test_strings_floats_and_ints_give_the_answers_of_onnx_runtime(local: LocalTriton) -> None:
@@ -131,9 +134,57 @@ def test_it_listens_on_loopback_only(local: LocalTriton) -> None:
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
 
 
+def test_nobody_loads_a_model_without_the_key_and_everybody_may_ask_it(local: LocalTriton) -> None:
+    from tritonclient.grpc import InferenceServerClient
+    from tritonclient.utils import InferenceServerException
+
+    place(local, "guarded")
+    stranger = TritonServer(local.url)
+    for ask in (stranger.index, lambda: stranger.load("guarded"), lambda: stranger.unload("guarded")):
+        with pytest.raises(ModelNotReady, match=r"(?i)restricted"):
+            ask()
+    client = InferenceServerClient(f"127.0.0.1:{local.ports[1]}")
+    header = {f"triton-grpc-protocol-{CONTROL_HEADER}": local.control_key}
+    with pytest.raises(InferenceServerException, match=r"(?i)restricted"):
+        client.load_model("guarded")
+    client.load_model("guarded", headers=header)
+    client.close()
+    stranger.infer("guarded", question())
+    assert stranger.statistics("guarded", 1)["success"]["count"] > 0
+
+
+def test_the_key_shows_in_no_list_of_processes_and_in_no_log(local: LocalTriton) -> None:
+    import psutil
+
+    assert local.process is not None
+    triton_ = psutil.Process(local.process.pid)
+    assert triton_.name() == "tritonserver"
+    for process in (triton_, *triton_.children(recursive=True)):
+        assert local.control_key not in " ".join(process.cmdline())
+    assert "@hidden0@" in triton_.cmdline()
+    assert local.control_key not in (local.folder / "triton.log").read_text()
+    assert stat.S_IMODE(Path(f"/proc/{local.process.pid}/environ").stat().st_mode) == 0o400
+
+
+def test_a_model_is_warmed_with_real_rows_before_its_first_request(local: LocalTriton) -> None:
+    probe = build_probe(ROWS, FEATURES, score(tiny_onnx(), ROWS, FEATURES))
+    folder = place(local, "warmed", model_warmup=warmup_samples(probe))
+    with pytest.raises(ModelNotReady, match="warmup"):
+        local.server.load("warmed")
+    for name, body in warmup_files(probe).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(body)
+    local.server.load("warmed")
+    assert local.server.statistics("warmed", 1)["success"]["count"] == len(warmup_samples(probe))
+    started = time.monotonic()
+    _, answers = local.answers("warmed")
+    assert time.monotonic() - started < 0.05
+    np.testing.assert_allclose(answers, score(tiny_onnx(), ROWS, FEATURES), atol=1e-6)
+
+
 def test_a_stopped_triton_is_gone_within_seconds(tmp_path: Path) -> None:
     with running_triton(tmp_path) as local:
-        triton.ready(local.url)
+        triton.ready(local.url, control_key=local.control_key)
         started = time.monotonic()
         local.stop()
         assert time.monotonic() - started < 10

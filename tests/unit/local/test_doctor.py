@@ -9,21 +9,41 @@ from click.testing import CliRunner
 from pipelines import local
 from pipelines.cli import main
 from resources.local import doctor
-from resources.local.doctor import FAIL, NOT_HERE, PASS, examine, throughput
+from resources.local.check import FAIL, NOT_HERE, PASS
+from resources.local.doctor import core_speed, examine, loaded, throughput
+
+QUIET = {1: 9000.0, 2: 11000.0, 4: 14000.0}
 
 
 def test_a_curve_above_the_expected_one_passes_and_shows_both() -> None:
-    check = throughput({1: 9000.0, 2: 11000.0, 4: 14000.0})
+    check = throughput(QUIET, 100_000)
     assert check.result == PASS
     assert "1 clients 9,000/s" in check.evidence
-    assert "expected at least 2,000" in check.evidence
+    assert "expected of these cores at least 2,000, 3,000, 4,000" in check.evidence
 
 
-@pytest.mark.parametrize("measured", [{}, {1: 9000.0, 2: 11000.0}, {1: 9000.0, 2: 11000.0, 4: 500.0}])
+@pytest.mark.parametrize("measured", [{}, {1: 9000.0, 2: 11000.0}, QUIET | {4: 500.0}])
 def test_a_curve_that_sinks_or_is_missing_fails_with_a_remedy(measured: dict[int, float]) -> None:
-    check = throughput(measured)
+    check = throughput(measured, 100_000)
     assert check.result == FAIL
-    assert check.remedy
+    assert "badly configured" in check.remedy
+
+
+def test_a_slow_machine_is_told_from_a_badly_configured_one() -> None:
+    tenth = {clients: rate / 10 for clients, rate in QUIET.items()}
+    assert throughput(tenth, 10_000).result == PASS
+    assert core_speed(10_000, load=0.5, cores=2).remedy.startswith("the machine is slow")
+    assert throughput(tenth, 100_000).result == FAIL
+    assert core_speed(100_000, load=0.5, cores=2).result == PASS
+
+
+def test_a_busy_machine_is_told_from_a_slow_one() -> None:
+    assert core_speed(10_000, load=9.0, cores=2).remedy.startswith("the machine is busy")
+
+
+def test_another_triton_than_the_tried_one_fails() -> None:
+    assert loaded("2.51.0").result == PASS
+    assert loaded("2.5.1").result == FAIL
 
 
 def test_what_is_installed_is_what_was_pinned_together() -> None:
@@ -37,28 +57,6 @@ def test_another_version_than_the_pinned_one_fails_by_name(tmp_path: Path) -> No
     (tmp_path / ".venv/lib/python3.11/site-packages/nvidia_pytriton-0.6.0.dist-info").mkdir(parents=True)
     found = doctor._versions(tmp_path / ".venv")
     assert (found.result, found.evidence) == (FAIL, "missing are nvidia_pytriton-0.7.0")
-
-
-def smi(folder: Path, script: str) -> str:
-    file = folder / "nvidia-smi"
-    file.write_text(f"#!/bin/sh\n{script}\n")
-    file.chmod(0o755)
-    return str(file)
-
-
-def test_a_machine_without_a_gpu_is_no_failure() -> None:
-    assert [check.result for check in doctor._gpu(None)] == [NOT_HERE, NOT_HERE]
-
-
-def test_a_driver_that_does_not_answer_fails(tmp_path: Path) -> None:
-    assert [check.result for check in doctor._gpu(smi(tmp_path, "exit 9"))] == [FAIL, NOT_HERE]
-
-
-def test_slices_are_listed(tmp_path: Path) -> None:
-    listed = 'case "$1" in -L) echo "  MIG 1g.18gb Device 0: (UUID: MIG-1)";; *) echo "H200, 570, Enabled";; esac'
-    driver, slices = doctor._gpu(smi(tmp_path, listed))
-    assert (driver.result, driver.evidence) == (PASS, "H200, 570, Enabled")
-    assert (slices.result, slices.evidence) == (PASS, "MIG 1g.18gb Device 0: (UUID: MIG-1)")
 
 
 def test_without_servers_the_rest_is_not_here_and_the_exit_code_is_1(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from assets.profile.package import build_probe, package_files
+from assets.profile.package import build_probe, package_files, warmup_files, warmup_samples
 from assets.profile.serving_config import serving_config, starting_choice
 from assets.profile.settings import ProfileSettings
 
@@ -22,6 +22,9 @@ CHOICE = {
     "max_queue_size": 99,
     "intra_op_threads": 3,
 }
+
+
+PROBE = build_probe(ROWS, FEATURES, np.array([0.25, 0.75]))
 
 
 def config(**changes: Any) -> dict[str, Any]:
@@ -90,6 +93,34 @@ def test_a_probe_holds_the_rows_as_the_wire_does() -> None:
     assert probe["tolerance"] == 1e-4
 
 
+def test_the_warm_up_holds_real_rows_as_bytes_that_their_name_vouches_for() -> None:
+    samples, files = warmup_samples(PROBE), warmup_files(PROBE)
+    assert [sample["name"] for sample in samples] == ["row 0", "row 1"]
+
+    def value(row: int, name: str) -> bytes:
+        return files["warmup/" + samples[row]["inputs"][name]["input_data_file"]]
+
+    assert [value(row, "carrier") for row in (0, 1)] == [b"\x02\x00\x00\x00UA", b"\x00\x00\x00\x00"]
+    assert value(0, "temp") == np.float32(0.1).tobytes()
+    assert np.isnan(np.frombuffer(value(1, "temp"), np.float32)[0])
+    assert [value(row, "hour") for row in (0, 1)] == [np.int64(hour).tobytes() for hour in (3, 4)]
+    assert [value(row, "holiday") for row in (0, 1)] == [b"\x01", b"\x00"]
+    assert {name: hashlib.sha256(body).hexdigest()[:16] for name, body in files.items()} == {
+        name: name.removeprefix("warmup/") for name in files
+    }
+
+
+def test_the_warm_up_is_the_same_each_time_and_no_longer_than_asked() -> None:
+    assert warmup_files(PROBE) == warmup_files(build_probe(ROWS, FEATURES, np.array([0.5, 0.5])))
+    assert len(warmup_samples(PROBE, rows=1)) == 1
+    assert {item["data_type"] for item in warmup_samples(PROBE)[0]["inputs"].values()} == {
+        "TYPE_STRING",
+        "TYPE_FP32",
+        "TYPE_INT64",
+        "TYPE_BOOL",
+    }
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_a_probe_without_as_many_answers_as_rows_is_an_error(rows: int) -> None:
     with pytest.raises(ValueError, match="needs as many"):
@@ -102,13 +133,14 @@ def test_the_manifest_names_every_file_by_digest_and_where_it_came_from() -> Non
         7,
         b"onnx",
         "cpu",
-        {"tolerance": 1},
+        PROBE,
         snapshot_digest="abc",
         mlflow_run_id="run",
         profile=CHOICE,
         device_configs={"h100": "gpu"},
     )
-    assert set(files) == {"config.pbtxt", "configs/h100.pbtxt", "7/model.onnx", "probe.json", "manifest.json"}
+    named = {"config.pbtxt", "configs/h100.pbtxt", "7/model.onnx", "probe.json", "manifest.json"}
+    assert set(files) == named | set(warmup_files(PROBE))
     manifest = json.loads(files["manifest.json"])
     assert (manifest["model"], manifest["version"]) == ("m", 7)
     assert (manifest["snapshot_digest"], manifest["mlflow_run_id"]) == ("abc", "run")

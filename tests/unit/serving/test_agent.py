@@ -82,6 +82,19 @@ def test_a_triton_that_is_down_turns_ready_into_loading(heart: Heartbeat) -> Non
     assert "does not answer" in heart.agent.states["m"].reason
 
 
+def test_an_agent_looks_often_while_something_moves_and_seldom_once_all_is_calm(heart: Heartbeat) -> None:
+    agent, clock = heart.agent, heart.agent.clock
+    assert isinstance(clock, Clock)
+    clock.now = 100.0
+    assert agent.pause_s(0.5) == 1.0
+    agent.states["m"] = ReplicaState("blue-0", 7, "READY", "", "d7", datetime.now(UTC))
+    agent.step()  # its Triton does not answer: that is something
+    assert agent.pause_s(0.5) == 0.5
+    clock.now += 11
+    assert agent.pause_s(0.5) == 1.0
+    assert agent.pause_s(3.0) == 3.0
+
+
 def test_a_dead_store_is_asked_ever_less_often_and_forgotten_nothing(store: MemoryStore) -> None:
     clock = Clock()
     desired = Desired("blue", store, clock)

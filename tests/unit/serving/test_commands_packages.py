@@ -10,7 +10,7 @@ from pipelines.cli import main
 from resources import packages, signing
 from resources.local.keys import ensure_keys
 from tests.fakes import MemoryStore
-from tests.serving_stack import Publisher
+from tests.serving_stack import Publisher, config
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def trimtab(*words: object, **environment: str) -> Result:
 def test_a_signed_package_verifies_as_folder_and_as_tar(publisher: Publisher, package: Path, tmp_path: Path) -> None:
     said = trimtab("verify", package, "--key", publisher.public)
     assert said.exit_code == 0
-    assert said.output.startswith("flight:7 holds: 3 files as they were signed, mlflow_run_id run")
+    files = len(list((package / "warmup").iterdir())) + 3
+    assert said.output.startswith(f"flight:7 holds: {files} files as they were signed, mlflow_run_id run")
     tar = tmp_path / "package.tar"
     tar.write_bytes(packages.pack(package))
     assert ", tar " in trimtab("verify", tar, "--key", publisher.public).output
@@ -61,11 +62,36 @@ def test_two_keys_in_the_environment_are_both_trusted(package: Path, publisher: 
     assert said.output == "Error: model.sig was not made with the key of signing.pub.pem\n"
 
 
+def test_keys_may_be_text_in_the_environment_two_of_them_while_they_are_rotated(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    folder = publisher.build("flight", 7)
+    assert trimtab("sign", folder, TRIMTAB_SIGNING_KEY=publisher.private.read_text()).exit_code == 0
+    _, other = signing.create_keys(tmp_path / "next")
+    texts = [key.read_text() for key in (other, publisher.public)]
+    assert trimtab("verify", folder, TRIMTAB_VERIFY_KEY=os.pathsep.join(texts)).exit_code == 0
+    said = trimtab("verify", folder, TRIMTAB_VERIFY_KEY=texts[0])
+    assert said.exit_code == 1
+    assert said.output == "Error: model.sig was not made with the key of the text given\n"
+
+
 def test_a_folder_that_is_no_package_is_not_signed(publisher: Publisher, package: Path) -> None:
     (package / "model.py").write_text("print('code')")
     said = trimtab("sign", package, "--key", publisher.private)
     assert said.exit_code == 1
     assert "model.py does not belong into a package" in said.output
+
+
+def test_a_configuration_that_does_not_fit_the_onnx_is_not_signed(publisher: Publisher) -> None:
+    inputs = config("flight", 7)["input"]
+    inputs[1] = inputs[1] | {"data_type": "TYPE_FP64"}
+    folder = publisher.build("flight", 7, input=inputs, model_warmup=[])
+    said = trimtab("sign", folder, "--key", publisher.private)
+    assert (said.exit_code, said.output) == (
+        1,
+        "Error: config.pbtxt: input[1].data_type = 'TYPE_FP64': temp is TYPE_FP32 in the ONNX\n",
+    )
+    assert not (folder / "model.sig").exists()
 
 
 def test_what_is_neither_file_nor_key_of_the_store_is_said(publisher: Publisher) -> None:

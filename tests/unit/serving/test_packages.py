@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resources import packages
+from resources import packages, signing
 from resources.errors import PackageRefused, ServingError
 from tests.fakes import MemoryStore
-from tests.serving_stack import config
+from tests.serving_stack import Publisher, config
 
 FILES = {
     "config.pbtxt": b"config",
     "configs/h100.pbtxt": b"gpu",
     "7/model.onnx": b"onnx",
+    "warmup/0123456789abcdef": b"row",
     "manifest.json": json.dumps({"model": "m", "version": 7}).encode(),
     "probe.json": b"{}",
     "model.sig": b"signature",
@@ -55,14 +56,15 @@ def take(body: bytes, folder: Path) -> None:
 
 def test_what_was_packed_unpacks_the_same(folder: Path, tmp_path: Path) -> None:
     packages.unpack(packages.pack(folder), tmp_path / "there")
-    found = {p.relative_to(tmp_path / "there").as_posix(): p.read_bytes() for p in (tmp_path / "there").rglob("*.*")}
+    there = [path for path in (tmp_path / "there").rglob("*") if path.is_file()]
+    found = {path.relative_to(tmp_path / "there").as_posix(): path.read_bytes() for path in there}
     assert found == FILES
 
 
 def test_the_same_files_are_the_same_bytes_whenever_and_by_whomever_packed(folder: Path, tmp_path: Path) -> None:
     first = packages.pack(folder)
     packages.write_files(tmp_path / "again", dict(reversed(FILES.items())))
-    for path in (tmp_path / "again").rglob("*.*"):
+    for path in filter(Path.is_file, (tmp_path / "again").rglob("*")):
         os.utime(path, (1, 1))
         path.chmod(0o600)
     assert packages.pack(tmp_path / "again") == first
@@ -80,6 +82,8 @@ def test_the_same_files_are_the_same_bytes_whenever_and_by_whomever_packed(folde
         "07/model.onnx",
         "configs/../x.pbtxt",
         "configs/a/b.pbtxt",
+        "warmup/0123456789abcdef/x",
+        "warmup/model.py",
         ".gitignore",
         "7/__pycache__/model.pyc",
         "config.pbtxt\n",
@@ -123,7 +127,7 @@ def test_a_name_that_comes_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_package_beyond_the_bound_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "MAX_BYTES", 20)
-    with pytest.raises(PackageRefused, match="more than 64 files or 20 bytes"):
+    with pytest.raises(PackageRefused, match="more than 512 files or 20 bytes"):
         packages.unpack(packages.pack(folder), tmp_path / "there")
 
 
@@ -159,8 +163,11 @@ def test_a_manifest_without_names_is_refused(folder: Path, manifest: bytes) -> N
         packages.check_layout(folder, "m", 7)
 
 
-def test_publishing_twice_is_one_object_under_its_digest(folder: Path) -> None:
+def test_publishing_twice_is_one_object_under_its_digest(tmp_path: Path) -> None:
     store = MemoryStore()
+    publisher = Publisher(tmp_path, store)
+    folder = publisher.build("m", 7)
+    signing.sign(folder, publisher.private)
     first = packages.publish(store, "m", 7, folder)
     assert packages.publish(store, "m", 7, folder) == first
     assert store.keys("packages/") == [f"packages/m/7/{first.digest}.tar"]
