@@ -16,6 +16,8 @@ ROUTES_FILE = "routes.json"
 ROUTE_TABLE = "models"
 INFER_ROUTE = "infer"
 REQUEST_COUNTER = "inference.requests"
+# Where an endpoint's metadata says of which pool it is.
+METADATA = "trimtab"
 
 # Lua buffers a gRPC request to read its model's name, and a retry needs the body again.
 LARGEST_BUFFERED_BODY_BYTES = 64 * 1024 * 1024
@@ -46,13 +48,13 @@ def bootstrap(
     """
     https = {name: [ports[0]] for name, ports in pools.items()}
     grpcs = {name: [ports[1]] for name, ports in pools.items()}
-    clusters = [_cluster(f"{name}-http", ports, http2=False) for name, ports in https.items()]
-    clusters += [_cluster(f"{name}-grpc", ports, http2=True) for name, ports in grpcs.items()]
+    clusters = [_cluster(f"{name}-http", _tiers(name, https), http2=False) for name in https]
+    clusters += [_cluster(f"{name}-grpc", _tiers(name, grpcs), http2=True) for name in grpcs]
     clusters += [
-        _cluster("any-http", [port for ports in https.values() for port in ports], http2=False),
-        _cluster("any-grpc", [port for ports in grpcs.values() for port in ports], http2=True),
-        _cluster("access", [access_port], http2=True),
-        _cluster("copies", [copies_port], http2=True),
+        _cluster("any-http", [_endpoints(https)], http2=False),
+        _cluster("any-grpc", [_endpoints(grpcs)], http2=True),
+        _cluster("access", [_endpoints({"observer": [access_port]})], http2=True),
+        _cluster("copies", [_endpoints({"observer": [copies_port]})], http2=True),
     ]
     manager = {"name": "envoy.filters.network.http_connection_manager", "typed_config": _connection_manager(folder)}
     listener = {
@@ -72,9 +74,27 @@ def _address(port: int) -> Json:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _cluster(name: str, ports: list[int], http2: bool) -> Json:
+def _endpoints(ports: Mapping[str, list[int]]) -> list[Json]:
+    """Each says of which pool it is."""
+    return [
+        {"endpoint": {"address": _address(port)}, "metadata": {"filter_metadata": {METADATA: {"pool": pool}}}}
+        for pool, mine in ports.items()
+        for port in mine
+    ]
+
+
+def _tiers(pool: str, ports: Mapping[str, list[int]]) -> list[list[Json]]:
+    """The pool's own endpoints; then the others', which get what a route's retry policy sends on to them, else nothing.
+
+    One cluster holds both, so the access log names the pool that the request was sent to first.
+    """
+    others = {name: mine for name, mine in ports.items() if name != pool}
+    return [_endpoints({pool: ports[pool]}), *([_endpoints(others)] if others else [])]
+
+
+def _cluster(name: str, tiers: list[list[Json]], http2: bool) -> Json:
     protocol: Json = {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {}}
-    endpoints = [{"endpoint": {"address": _address(port)}} for port in ports]
+    endpoints = [{"priority": priority, "lb_endpoints": tier} for priority, tier in enumerate(tiers)]
     # One stream a request is held open until deferred_close_timeout: the default of 1024 drops copies in silence,
     # and the default of three retries at a time is too few when a pool restarts under load.
     limits = {"max_connections": 10_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 1_000}
@@ -83,7 +103,7 @@ def _cluster(name: str, ports: list[int], http2: bool) -> Json:
         "type": "STATIC",
         "connect_timeout": "1s",
         "circuit_breakers": {"thresholds": [limits]},
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+        "load_assignment": {"cluster_name": name, "endpoints": endpoints},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",

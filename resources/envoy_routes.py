@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
-from resources.envoy_config import COPIED, INFER_ROUTE, ROUTE_TABLE, TYPE, Json, named
+from resources.envoy_config import COPIED, INFER_ROUTE, METADATA, ROUTE_TABLE, TYPE, Json, named
 
 _TIMEOUT = "300s"
+# Not by the cluster: a second try may have been answered by the other pool.
+ANSWERED_BY = f"%UPSTREAM_METADATA({METADATA}:pool)%"
 _GRPC_SERVICE = "/inference.GRPCInferenceService/"
 _GRPC_ABOUT_MODEL = "Model(Ready|Metadata|Config|Statistics)"
 _GRPC_ABOUT_SERVER = "Server(Live|Ready|Metadata)"
@@ -94,25 +96,43 @@ def _uncopied() -> Json:
 
 
 def _split(kind: str, weights: Mapping[str, int], mirror: str | None) -> Json:
-    """Each request goes to one pool at random by weight, and a copy to the mirror, whose answer Envoy drops."""
+    """Each request goes to one pool at random by weight, and a copy to the mirror, whose answer Envoy drops.
+
+    A pool of weight 0 gets second tries only.
+    """
     clusters = [
-        {"name": f"{pool}-{kind}", "weight": percent, "response_headers_to_add": [_header("x-pool", pool)]}
+        {"name": f"{pool}-{kind}", "weight": percent, "response_headers_to_add": [_header("x-pool", ANSWERED_BY)]}
         for pool, percent in sorted(weights.items())
         if percent > 0
     ]
     action: Json = {
         "weighted_clusters": {"clusters": clusters},
         "timeout": _TIMEOUT,
-        "retry_policy": {
-            "retry_on": "connect-failure,refused-stream,reset-before-request,retriable-status-codes,unavailable",
-            "retriable_status_codes": [503],
-            "num_retries": 1,
-            "retry_back_off": {"base_interval": "0.05s", "max_interval": "0.5s"},
-        },
+        "retry_policy": _second_try(elsewhere=len(weights) > 1),
     }
     if mirror is not None:
         action["request_mirror_policies"] = [{"cluster": f"{mirror}-{kind}"}]
     return action
+
+
+def _second_try(*, elsewhere: bool) -> Json:
+    """Inference changes nothing, so it may be asked twice, even when the connection broke after it was sent.
+
+    elsewhere: another pool serves the model too, be it with weight 0, and gets the second try.
+    """
+    policy: Json = {
+        "retry_on": "connect-failure,refused-stream,reset,retriable-status-codes,unavailable",
+        "retriable_status_codes": [503],
+        "num_retries": 1,
+        "retry_back_off": {"base_interval": "0.05s", "max_interval": "0.5s"},
+    }
+    if elsewhere:
+        policy["retry_priority"] = named(
+            "envoy.retry_priorities.previous_priorities",
+            "extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
+            update_frequency=1,
+        )
+    return policy
 
 
 def _anywhere(kind: str) -> Json:

@@ -24,7 +24,11 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """weights: pool to percent, in sum 100. mirror: the pool that gets copies whose answers are dropped."""
+    """weights: pool to percent, in sum 100. mirror: the pool that gets copies whose answers are dropped.
+
+    What one pool does not answer (no connection, a broken one, 503) is tried once more: in the other one where that is
+    among the weights, be it with 0, else in the same.
+    """
 
     weights: Mapping[str, int]
     mirror: str | None = None

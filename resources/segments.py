@@ -79,7 +79,11 @@ def microseconds(instant: datetime) -> int:
 
 
 def access_schema() -> "pa.Schema":
-    """One row a request; event_time and seen_at are when it arrived, event_time by its header where that counts."""
+    """One row a request; event_time and seen_at are when it arrived, event_time by its header where that counts.
+
+    pool: the one it was sent to; ok: what the client got. attempts: how often it was sent on; an answer that is ok
+    after two came from a second try, during a rollout in the other pool. Segments of before have null there.
+    """
     import pyarrow as pa
 
     return pa.schema(
@@ -94,6 +98,7 @@ def access_schema() -> "pa.Schema":
             ("grpc_status", pa.int32()),
             ("ok", pa.bool_()),
             ("latency_ms", pa.float64()),
+            ("attempts", pa.int32()),
         ]
     )
 

@@ -26,9 +26,9 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import count
+from assets.canary.guards import count, due
 from assets.canary.lease import claim, close
-from assets.canary.rollout import Phase, Rollout, mirror, share, weights
+from assets.canary.rollout import Phase, Rollout, mirror, share, standby, weights
 from assets.canary.step import mirror_budget, step
 from assets.scoring import Scorer
 from assets.verdict import Verdict
@@ -43,6 +43,8 @@ from resources.traffic import Traffic
 LOG_LAG = timedelta(seconds=1.5)
 # Requests that were on their way while the weights changed belong to neither rung.
 SETTLE = timedelta(seconds=0.3)
+# A request that takes longer counts in no look; the phase's deadline is for pools that hang.
+LONGEST = timedelta(seconds=60)
 # Rows of one question past the gateway: no package's largest batch is smaller.
 ASKED_AT_ONCE = 16
 
@@ -89,6 +91,7 @@ class Driver:
     now: Callable[[], datetime] = _utc_now
     pause: Callable[[float], None] = time.sleep
     loaded_at: datetime | None = None
+    _began: datetime | None = None
     _since: datetime | None = None
     _served: dict[str, ServedCounts] = field(default_factory=dict)
     _agreement: Agreement | None = None
@@ -146,6 +149,7 @@ class Driver:
     def _load(self, rollout: Rollout) -> Event:
         wanted = Assignment(rollout.version, rollout.package, rollout.digest)
         if self.pools.desired(rollout.challenger_pool).get(rollout.model) != wanted:
+            self._withdraw(rollout)
             self.pools.assign(rollout.challenger_pool, rollout.model, wanted)
         states = self.pools.states(rollout.challenger_pool, rollout.model)
         about_it = [state for state in states if state.digest == wanted.digest]
@@ -157,6 +161,12 @@ class Driver:
             return Loaded()
         self.pause(0.2)
         return Tick()
+
+    def _withdraw(self, rollout: Rollout) -> None:
+        """While the pool changes its version nobody is sent there for a second try either."""
+        split = self.gateway.split(rollout.model)
+        if split and rollout.challenger_pool in split.weights and rollout.champion_pool:
+            self.gateway.set_split(rollout.model, Split({rollout.champion_pool: 100}))
 
     def _ordered_back(self, rollout: Rollout) -> str | None:
         pointer = self.store.pointer(order_key(rollout.model))
@@ -176,13 +186,14 @@ class Driver:
         asked = weights(rollout)
         try:
             if asked:
-                self.gateway.set_split(rollout.model, Split(asked, mirror(rollout)))
+                spare = standby(rollout)
+                self.gateway.set_split(rollout.model, Split(asked | ({spare: 0} if spare else {}), mirror(rollout)))
             else:
                 self.gateway.remove(rollout.model)
         except GatewayError as error:
             self.pause(0.5)
             return WeightsFailed(str(error))
-        self._since = self.now() + SETTLE
+        self._began = self._since = self.now() + SETTLE
         self._served = {}
         return WeightsConfirmed()
 
@@ -237,12 +248,12 @@ class Driver:
         self.pause(1.0)
         self.traffic.flush()
         since = self._since or self.now() + SETTLE  # a resumed driver counts from now: nothing twice
+        self._began = self._began or since
         until = self.now() - LOG_LAG
         self._since = max(since, until)
         if until <= since or rollout.champion_pool is None:
             return Tick()
-        seen = self.traffic.access_seen(rollout.model, since)
-        rows = seen[seen["seen_at"] < pd.Timestamp(until)]
+        rows = due(self.traffic.access_seen(rollout.model, max(self._began, since - LONGEST)), since, until)
         seconds = (until - since).total_seconds()
         look = count(rows, share(rollout), rollout.challenger_pool, rollout.champion_pool, rollout.slow_ms, seconds)
         return Observed(look)

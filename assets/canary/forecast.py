@@ -7,7 +7,7 @@ import numpy as np
 
 from assets.canary import eprocess
 from assets.canary.eprocess import detectable_ratio
-from assets.canary.guards import clean_requests_needed
+from assets.canary.guards import clean_requests_needed, slow_weight
 from assets.canary.rollout import Phase, Rollout, share
 from assets.canary.settings import MIRROR, CanarySettings
 
@@ -89,10 +89,10 @@ def _hold(settings: CanarySettings, traffic: Traffic, looks: list[tuple[float, f
 
     def proven(more: float) -> bool:
         return all(
-            _proof([*looks, (last, more)], rate, margin, most) >= math.log(1 / settings.alpha_non_inferiority)
-            for rate, margin, most in (
-                (traffic.errors, settings.non_inferiority_tolerance, settings.max_error_rate),
-                (traffic.slow, settings.non_inferiority_tolerance_slow, settings.max_slow_rate),
+            _proof([*looks, (last, more)], rate, margin, most, pace) >= math.log(1 / settings.alpha_non_inferiority)
+            for rate, margin, most, pace in (
+                (traffic.errors, settings.non_inferiority_tolerance, settings.max_error_rate, 0.0),
+                (traffic.slow, settings.non_inferiority_tolerance_slow, settings.max_slow_rate, traffic.requests_per_s),
             )
         )
 
@@ -105,12 +105,16 @@ def _hold(settings: CanarySettings, traffic: Traffic, looks: list[tuple[float, f
     return float(many)
 
 
-def _proof(looks: list[tuple[float, float]], rate: float, margin: float, most: float) -> float:
-    """Log E of harmlessness at the counts one expects of two equal arms. looks: (share, requests of both)."""
+def _proof(looks: list[tuple[float, float]], rate: float, margin: float, most: float, pace: float) -> float:
+    """Log E of harmlessness at the counts one expects of two equal arms. looks: (share, requests of both).
+
+    pace: requests a second where they count by time, 0 where each counts.
+    """
     shares, requests = (np.array(column) for column in zip(*looks, strict=True))
     mine = shares * requests
-    alike = eprocess.non_inferiority(shares, mine * rate, (requests - mine) * rate, margin).sum(axis=0)
-    healthy = eprocess.healthy(mine * rate, mine, most).sum(axis=0)
+    weight = np.array([[slow_weight(part * n, n / pace if pace else 0.0)] for part, n in looks])
+    alike = (weight * eprocess.non_inferiority(shares, mine * rate, (requests - mine) * rate, margin)).sum(axis=0)
+    healthy = (weight * eprocess.healthy(mine * rate, mine, most)).sum(axis=0)
     both = np.logaddexp(eprocess.log_mean(alike), eprocess.log_mean(healthy))
     return float(both - math.log(2))
 

@@ -13,6 +13,9 @@ from assets.canary.step import mirror_budget
 from assets.decision import Decision, Evidence
 from assets.verdict import Verdict
 
+# Of the evidence about slow requests.
+UNIT = "a look: slow requests come in bursts that one pool has to itself, however many are in one it counts once"
+
 
 def judge(rollout: Rollout, as_of: datetime, inputs: Mapping[str, str]) -> Decision:
     """PASS exactly when promoted. FAIL: a guard fired. INCONCLUSIVE: time ran out, or it still runs. ERROR: broken.
@@ -128,6 +131,7 @@ def _details(rollout: Rollout) -> dict[str, Any]:
         },
         "detectable_ratio": detectable(rollout.guards, settings),
         "slow_ms": rollout.slow_ms,
+        "slow_unit": UNIT if rollout.guards.bursts else "a request",
         "seconds": (rollout.phase_at - rollout.started_at).total_seconds(),
         "rollout": rollout.to_dict(),
     }

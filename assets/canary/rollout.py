@@ -144,6 +144,7 @@ def begin(
         champion_version=champion_version,
         champion_pool=champion_pool,
         slow_ms=settings.slow_ms if slow_ms is None else slow_ms,
+        guards=Guards.begin(settings),
         partition=partition,
     )
     return noted(rollout, now, f"loading version {version} into {challenger_pool}")
@@ -164,6 +165,14 @@ def weights(rollout: Rollout) -> dict[str, int]:
 def mirror(rollout: Rollout) -> str | None:
     """The pool that gets copies of requests now."""
     return rollout.challenger_pool if rollout.phase is Phase.MIRRORING else None
+
+
+def standby(rollout: Rollout) -> str | None:
+    """The pool that gets no share and is warm: there the gateway tries again what the other one did not answer.
+
+    While both pools have a share each is the other's.
+    """
+    return rollout.champion_pool if rollout.phase in (Phase.PROMOTING, Phase.PROMOTED) else None
 
 
 def share(rollout: Rollout) -> float:

@@ -37,12 +37,13 @@ class CanarySettings(BaseModel):
     alpha_non_inferiority: float = Field(
         default=0.02, gt=0, lt=0.5, description="Chance, per guard, to promote a challenger that is worse than allowed."
     )
+    # Zero: any increase that is proven is harm. How small a one is found the ladder's requests decide (the record
+    # says it), and equal models are protected by the bounds alone: exact for errors that fall on the arms at random,
+    # for slow requests whatever their bursts. Errors twice as frequent take 1.5k challenger requests; with 0.5, 7k.
     tolerance_errors: float = Field(
-        default=0.5, ge=0, description="Errors may be this much more frequent than the champion's: 0.5 is half again."
+        default=0.0, ge=0, description="Errors may be this much more frequent than the champion's: 0.5 is half again."
     )
-    tolerance_slow: float = Field(
-        default=1.0, ge=0, description="The same for slow requests, wider: each pool has bursts of its own."
-    )
+    tolerance_slow: float = Field(default=0.0, ge=0, description="The same for slow requests.")
     non_inferiority_tolerance: float = Field(
         default=0.5, gt=0, description="Promotion excludes errors this much more frequent than the champion's."
     )

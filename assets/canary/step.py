@@ -24,6 +24,9 @@ from assets.canary.rollout import Phase, Rollout, noted, overdue, share
 from assets.canary.settings import MIRROR, CanarySettings
 from assets.verdict import Verdict
 
+# Copies that may fail for each that the champion fails: both fail by chance as well.
+EXCUSED = 1.5
+
 
 def step(rollout: Rollout, event: Event, now: datetime) -> Rollout:
     """The next state. Total: an event that makes no sense in a state leaves it as it is; an end never changes.
@@ -91,7 +94,7 @@ def _mirrored(rollout: Rollout, seen: MirrorSeen, now: datetime) -> Rollout:
 def mirror_budget(seen: MirrorSeen, settings: CanarySettings) -> float:
     """Copies that may fail: max_error_rate of those asked for, and what the champion's failures excuse."""
     asked = max(seen.success + seen.fail, settings.mirror_requests)
-    return settings.max_error_rate * asked + (1 + settings.tolerance_errors) * seen.champion_fail
+    return settings.max_error_rate * asked + EXCUSED * seen.champion_fail
 
 
 def _judged(rollout: Rollout, now: datetime) -> Rollout:

@@ -30,6 +30,7 @@ class Access(NamedTuple):
     grpc_status: int
     ok: bool
     latency_ms: float
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +80,13 @@ def _access(entry: Any, event_time_header: str | None) -> Access:
         event_us=event_us(headers.get(event_time_header) if event_time_header else None, seen_us),
         seen_us=seen_us,
         protocol="grpc" if is_grpc else "http",
-        # A pool that cannot be reached is named too: its failures are its own.
+        # The pool that it was sent to first, whether that could be reached or not: its failures are its own.
         pool=common.upstream_cluster.rpartition("-")[0],
         code=code,
         grpc_status=status,
         ok=200 <= code < 300 and status == 0,
         latency_ms=last.seconds * 1e3 + last.nanos / 1e6,
+        attempts=common.upstream_request_attempt_count,
     )
 
 

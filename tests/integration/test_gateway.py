@@ -367,3 +367,30 @@ def test_an_overloaded_pool_is_asked_once_more_and_then_says_so(tmp_path_factory
                 assert edge.count("blue") == 2 * at
         finally:
             stop(blue)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("weights", [{"blue": 50, "green": 50}, {"blue": 0, "green": 100}])
+def test_what_a_pool_cannot_answer_the_other_one_does(
+    tmp_path_factory: pytest.TempPathFactory, protocol: str, weights: dict[str, int]
+) -> None:
+    """Dead or overloaded: while both serve the model no client notices, and the answer names who gave it."""
+    folder = tmp_path_factory.mktemp("second")
+    with running_edge(folder) as edge:
+        blue = start_pool(folder, edge.pools["blue"], BLUE)
+        green = start_pool(folder, edge.pools["green"], GREEN, "--unavailable")
+        try:
+            address = f"127.0.0.1:{edge.client}"
+            mine = Clients(httpclient.InferenceServerClient(address), grpcclient.InferenceServerClient(address))
+            edge.gateway.set_split("m", Split(weights))
+            assert {mine.version(protocol, "m") for _ in range(20)} == {BLUE}
+            assert edge.count("green") > 0
+            stop(green)
+            assert {mine.version(protocol, "m") for _ in range(20)} == {BLUE}
+            body = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0]}]}).encode()
+            for _ in range(5):
+                status, headers, _ = call(f"{edge.url}/v2/models/m/infer", body)
+                assert (status, headers["x-pool"]) == (200, "blue")
+        finally:
+            for pool in (blue, green):
+                stop(pool)

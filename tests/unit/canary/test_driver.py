@@ -51,6 +51,7 @@ class World:
             failed = green and i % 100 < 100 * self.challenger_errors
             pool = "green" if green else "blue"
             row = {"request_id": f"{at:%s.%f}", "seen_at": at, "pool": pool, "ok": not failed, "latency_ms": 1.0}
+            row["attempts"] = 1
             self.rows.append(row)
         if split is not None and split.mirror:
             self.mirrored += int(500 * seconds)
@@ -86,7 +87,7 @@ class World:
     def flush(self) -> None: ...
 
     def access_seen(self, model: str, since: datetime) -> pd.DataFrame:
-        columns = ["request_id", "seen_at", "pool", "ok", "latency_ms"]
+        columns = ["request_id", "seen_at", "pool", "ok", "latency_ms", "attempts"]
         return pd.DataFrame([row for row in self.rows if row["seen_at"] >= since], columns=columns)  # type: ignore[operator]
 
 
@@ -147,7 +148,7 @@ def test_a_healthy_challenger_is_promoted_and_then_gets_all_traffic(serving: Wor
     assert ended.closed
     split = serving.gateway.split(MODEL)
     assert split is not None
-    assert (split.weights, split.mirror) == ({"green": 100}, None)
+    assert (split.weights, split.mirror) == ({"green": 100, "blue": 0}, None)
     assert champion(serving) == 2
 
 
@@ -228,7 +229,7 @@ def test_a_driver_killed_after_any_write_is_resumed_to_the_same_end(serving: Wor
     assert champion(serving) == 2
     split = serving.gateway.split(MODEL)
     assert split is not None
-    assert split.weights == {"green": 100}
+    assert split.weights == {"green": 100, "blue": 0}
 
 
 def test_a_pool_that_answers_with_another_model_than_the_registered_one_never_sees_a_client(serving: World) -> None:

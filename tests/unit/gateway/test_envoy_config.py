@@ -37,6 +37,27 @@ def test_a_pool_of_weight_zero_is_in_no_route(green: int) -> None:
         assert any(name.startswith("green") for name in weights) == (green > 0)
 
 
+def retries(weights: dict[str, int]) -> list[dict[str, Any]]:
+    return [route["route"]["retry_policy"] for route in infer_routes(routes({"m": (weights, None)}, "1"), "m")]
+
+
+def test_a_second_try_goes_to_the_other_pool_only_where_that_serves_the_model_too() -> None:
+    assert all("retry_priority" not in policy for policy in retries({"blue": 100}))
+    for weights in ({"blue": 99, "green": 1}, {"blue": 0, "green": 100}):
+        assert all("previous_priorities" in policy["retry_priority"]["name"] for policy in retries(weights))
+
+
+def test_a_pools_cluster_holds_its_own_endpoints_first_and_each_says_whose_it_is() -> None:
+    clusters = {c["name"]: c for c in bootstrap(Path("/x"), 1, 2, POOLS, 3, 4)["static_resources"]["clusters"]}
+    for protocol, at in (("http", 0), ("grpc", 1)):
+        tiers = clusters[f"green-{protocol}"]["load_assignment"]["endpoints"]
+        assert [tier["priority"] for tier in tiers] == [0, 1]
+        for tier, pool in zip(tiers, ("green", "blue"), strict=True):
+            (endpoint,) = tier["lb_endpoints"]
+            assert endpoint["metadata"]["filter_metadata"] == {"trimtab": {"pool": pool}}
+            assert endpoint["endpoint"]["address"]["socket_address"]["port_value"] == POOLS[pool][at]
+
+
 def test_only_infer_requests_are_mirrored_and_to_the_cluster_of_their_protocol() -> None:
     table = routes({"m": ({"blue": 100}, "green")}, "1")
     mirrors = [route["route"].get("request_mirror_policies") for route in model_routes(table, "m") if "route" in route]

@@ -24,6 +24,7 @@ def entry(path: str = INFER, **changes: Any) -> Any:
     found = message_class("HTTPAccessLogEntry")()
     found.common_properties.start_time.FromNanoseconds(1_700_000_000_000_001_000)
     found.common_properties.time_to_last_downstream_tx_byte.FromMicroseconds(2_500)
+    found.common_properties.upstream_request_attempt_count = changes.get("attempts", 1)
     found.common_properties.upstream_cluster = changes.get("cluster", "green-grpc")
     found.request.path, found.request.request_id = path, "r-1"
     found.request.request_headers["x-model"] = "m"
@@ -43,8 +44,9 @@ def message(*entries: Any) -> bytes:
 
 
 def test_an_entry_becomes_a_row() -> None:
-    (row,) = access_rows(message(entry(trailers="0")), None)
-    assert row == ("r-1", "m", 1_700_000_000_000_001, 1_700_000_000_000_001, "grpc", "green", 200, 0, True, 2.5)
+    (row,) = access_rows(message(entry(trailers="0", attempts=2)), None)
+    at = 1_700_000_000_000_001
+    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2)
 
 
 @pytest.mark.parametrize(
