@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resources.errors import NotFound
+from pipelines.commands_models import models_folder
+from resources.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
     from assets.canary.rollout import Rollout
@@ -22,13 +23,26 @@ WATCH_S = 0.5
 @click.command()
 @click.argument("model")
 @click.option("--watch", is_flag=True, help="Follow it to its end; exit code 0 when promoted, else 1.")
-def rollout(model: str, watch: bool, home: Path, as_json: bool) -> None:
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Roll out the champion as its own challenger, and take it back at the end; exit code 0 when no guard fired.",
+)
+@models_folder
+def rollout(model: str, watch: bool, rehearse: bool, home: Path, models: Path, as_json: bool) -> None:
     """Show the latest rollout of a model: state, rung, every guard against its bound, what happened.
 
+    A rehearsal climbs the ladder with real traffic and ends below 100 %: equal models, so what fires is the noise of
+    the machines. It takes the free pool; the version that was kept warm there can't be rolled back to any more.
+
     \b
-    Example
+    Examples
       trimtab rollout flight_delay --watch
+      trimtab rollout flight_delay --rehearse
     """
+    if rehearse:
+        _rehearse(model, home, models, as_json)
+        return
     from rich.console import Console
     from rich.live import Live
 
@@ -77,6 +91,28 @@ def rollback(model: str, reason: str, home: Path, as_json: bool) -> None:
     else:
         back = "nothing" if done.back_to is None else f"version {done.back_to}"
         click.echo(f"{model}: {back} serves again in place of version {done.version}, after {done.seconds:.2f} s")
+
+
+def _rehearse(model: str, home: Path, models: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from assets.verdict import Verdict
+    from pipelines.rehearse import Rehearsal
+    from pipelines.rollout_view import picture, plain
+    from pipelines.spec import load_specs
+
+    specs = {spec.name: spec for spec in load_specs(models)}
+    if model not in specs:
+        raise SpecError(models, "MODEL", model, f"is no model: there are {', '.join(specs)}")
+    doors = _doors(home)
+    ports = (doors.store, doors.pools, doors.gateway, doors.traffic, doors.lineage)
+    rehearsal = Rehearsal(*ports, lambda text: click.echo(text, err=True))
+    ended, decision = rehearsal.rehearse(model, specs[model].canary)
+    if as_json:
+        click.echo(json.dumps(plain(ended, datetime.now(UTC)), indent=2))
+    else:
+        Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(picture(ended, datetime.now(UTC)))
+    sys.exit(0 if decision.verdict is Verdict.PASS else 1)
 
 
 def _doors(home: Path) -> "Ports":

@@ -33,6 +33,7 @@ def plain(rollout: Rollout, now: datetime) -> dict[str, Any]:
         "model": rollout.model,
         "version": rollout.version,
         "champion": rollout.champion_version,
+        "rehearsal": rollout.rehearsal,
         "phase": rollout.phase.value,
         "rung": rollout.rung,
         "weights": weights(rollout),
@@ -51,6 +52,7 @@ def plain(rollout: Rollout, now: datetime) -> dict[str, Any]:
 
 def _title(rollout: Rollout) -> str:
     over = "first release" if rollout.first_release else f"over version {rollout.champion_version}"
+    over = "rehearsal: its own challenger" if rollout.rehearsal else over
     word = "TAKEN BACK" if rollout.reverted_at else rollout.phase.value.replace("_", " ")
     return f"{rollout.model} version {rollout.version} ({over}): {word}"
 

@@ -144,6 +144,11 @@ class Lineage:
         with self._mapped(f"alias {alias} of {model}"):
             self._client.set_registered_model_alias(model, alias, str(version))
 
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Write a tag on a version; a later value takes the place of an earlier one."""
+        with self._mapped(f"tag {key} of {model} version {version}"):
+            self._client.set_model_version_tag(model, str(version), key, value[:MAX_TAG])
+
     def version_of(self, model: str, alias: str) -> RegisteredVersion | None:
         """The version an alias names; None without the model or the alias."""
         from mlflow.exceptions import MlflowException

@@ -95,6 +95,9 @@ class MemoryLineage:
         self._at(model, version)
         self.aliases[model, alias] = version
 
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        self._at(model, version)[2][key] = value
+
     def version_of(self, model: str, alias: str) -> RegisteredVersion | None:
         self._reach()
         version = self.aliases.get((model, alias))

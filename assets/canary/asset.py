@@ -69,7 +69,7 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
         if found and (resumes or not found[0].closed):
             rollout = found[0]
         else:
-            champion, slow_ms, lately = _champion(model.name, lineage, gateway, traffic, settings)
+            champion, slow_ms, lately = champion_now(model.name, lineage, gateway, traffic, settings)
             free = next(pool for pool in pools.replicas if champion is None or pool != champion[1])
             rollout = begin(
                 model.name,
@@ -104,7 +104,7 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
     return asset
 
 
-def _champion(
+def champion_now(
     name: str, lineage: Lineage, gateway: Gateway, traffic: Traffic, settings: CanarySettings
 ) -> tuple[tuple[int, str] | None, float, forecast.Traffic]:
     """Version and pool of the champion, by what the gateway serves; above which latency a request is slow; its

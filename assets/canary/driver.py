@@ -45,6 +45,8 @@ LOG_LAG = timedelta(seconds=1.5)
 SETTLE = timedelta(seconds=0.3)
 # A request that takes longer counts in no look; the phase's deadline is for pools that hang.
 LONGEST = timedelta(seconds=60)
+# Tag of a version that was taken back; its alias may go on naming it.
+ROLLED_BACK = "rolled_back"
 # Rows of one question past the gateway: no package's largest batch is smaller.
 ASKED_AT_ONCE = 16
 
@@ -106,6 +108,10 @@ class Driver:
                 self.say(rollout.diary[-1][1])
         if rollout.phase is Phase.PROMOTED:
             self.lineage.set_alias(rollout.model, "champion", rollout.version)
+        elif not rollout.rehearsal:
+            self.lineage.tag(
+                rollout.model, rollout.version, ROLLED_BACK, f"{self.now():%Y-%m-%d %H:%M} {rollout.reason}"
+            )
         return self._save(close(rollout), leased=False)
 
     def _save(self, rollout: Rollout, *, leased: bool = True) -> Rollout:

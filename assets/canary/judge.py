@@ -18,7 +18,9 @@ UNIT = "a look: slow requests come in bursts that one pool has to itself, howeve
 
 
 def judge(rollout: Rollout, as_of: datetime, inputs: Mapping[str, str]) -> Decision:
-    """PASS exactly when promoted. FAIL: a guard fired. INCONCLUSIVE: time ran out, or it still runs. ERROR: broken.
+    """PASS exactly when promoted, or rehearsed to the end. FAIL: a guard fired. ERROR: broken.
+
+    INCONCLUSIVE: time ran out, or it still runs.
 
     The evidence is computed from the looks in the rollout, so `judge(Rollout.from_dict(details["rollout"]), ...)` of a
     kept record says the same again.
@@ -28,7 +30,8 @@ def judge(rollout: Rollout, as_of: datetime, inputs: Mapping[str, str]) -> Decis
     else:
         guards = evidence(rollout.guards, rollout.settings)
         found = (_mirror(rollout), *guards, _enough(rollout), _outcome(rollout))
-    return Decision(rollout.model, "canary", as_of, found[-1].why, found, inputs, _details(rollout))
+    gate = "rehearsal" if rollout.rehearsal else "canary"
+    return Decision(rollout.model, gate, as_of, found[-1].why, found, inputs, _details(rollout))
 
 
 def _mirror(rollout: Rollout) -> Evidence:
@@ -51,7 +54,7 @@ def _enough(rollout: Rollout) -> Evidence:
     """Did the canary see enough: every rung its requests?"""
     settings, seen = rollout.settings, rollout.guards.by_share()
     reached = [p for p in settings.percents if p / 100 in seen and seen[p / 100].requests >= settings.requests_per_rung]
-    percents = settings.percents
+    percents = settings.percents[:-1] if rollout.rehearsal else settings.percents
     why = (
         f"{len(reached)} of {len(percents)} rungs had their {settings.requests_per_rung} requests; "
         f"{rollout.guards.canary_requests} reached the challenger; {_detectable_sentence(rollout)}"
@@ -65,6 +68,9 @@ def _outcome(rollout: Rollout) -> Evidence:
         return Evidence("rollout", Verdict.PASS, f"version {rollout.version} is promoted: {rollout.reason}")
     if rollout.verdict is None:
         return Evidence("rollout", Verdict.INCONCLUSIVE, f"version {rollout.version} is {rollout.phase}")
+    if rollout.rehearsal and rollout.verdict is Verdict.PASS:
+        ended = Verdict.PASS if rollout.ended else Verdict.INCONCLUSIVE
+        return Evidence("rollout", ended, f"version {rollout.version} as its own challenger {rollout.reason}")
     doing = "is rolled back" if rollout.phase is Phase.ROLLED_BACK else "is being rolled back"
     return Evidence("rollout", _ended(rollout), f"version {rollout.version} {doing}: {rollout.reason}")
 

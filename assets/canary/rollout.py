@@ -37,7 +37,8 @@ class Rollout:
     rung: index into settings.ladder, -1 before the first. confirmed: the gateway serves this rung's weights.
     phase_at: when this phase, or this rung, began. slow_ms: frozen at the start. closed: what follows the end
     (aliases, record) is done as well. partition: Dagster's, of the run that began it. reverted_at: when
-    somebody ordered the promoted version back, within the rollback window.
+    somebody ordered the promoted version back, within the rollback window. rehearsal: the champion as its own
+    challenger, taken back instead of promoted.
     """
 
     model: str
@@ -64,6 +65,7 @@ class Rollout:
     closed: bool = False
     partition: str = ""
     reverted_at: datetime | None = None
+    rehearsal: bool = False
 
     @property
     def first_release(self) -> bool:
@@ -127,6 +129,7 @@ def begin(
     champion: tuple[int, str] | None = None,
     slow_ms: float | None = None,
     partition: str = "",
+    rehearsal: bool = False,
 ) -> Rollout:
     """A new rollout. champion: its version and pool, None for a first release; slow_ms: see slow_threshold_ms."""
     if champion and champion[1] == challenger_pool:
@@ -146,6 +149,7 @@ def begin(
         slow_ms=settings.slow_ms if slow_ms is None else slow_ms,
         guards=Guards.begin(settings),
         partition=partition,
+        rehearsal=rehearsal,
     )
     return noted(rollout, now, f"loading version {version} into {challenger_pool}")
 

@@ -24,6 +24,8 @@ from assets.canary.rollout import Phase, Rollout, noted, overdue, share
 from assets.canary.settings import MIRROR, CanarySettings
 from assets.verdict import Verdict
 
+# The end of a rehearsal that went well.
+REHEARSED = "rehearsed: every share below 100 % was seen and harmlessness is proven; the champion stays"
 # Copies that may fail for each that the champion fails: both fail by chance as well.
 EXCUSED = 1.5
 
@@ -110,6 +112,9 @@ def _judged(rollout: Rollout, now: datetime) -> Rollout:
             held = _entered(rollout, Phase.HOLDING, now, "holding until harmlessness is proven")
             return replace(held, confirmed=True)
         return rollout
+    if next_is_all and rollout.rehearsal:
+        done = replace(rollout, verdict=Verdict.PASS, reason=REHEARSED)
+        return _entered(done, Phase.ROLLING_BACK, now, REHEARSED)
     return _climbed(rollout, now)
 
 

@@ -1,14 +1,8 @@
-"""The canary's guarantees and its speed in simulation, beside the judges of others; switches on a real Envoy."""
+"""The canary's guarantees and its speed in simulation, beside the judges of others; then on real servers."""
 
-import http.client
-import json
 import math
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +11,9 @@ from scipy.stats import norm
 from assets.canary.bursts import COMPARED, USUAL, winnings
 from assets.canary.eprocess import harm, log_mean, sample_ratio
 from assets.canary.settings import CanarySettings
-from pipelines.demo.clients import Pace
-from resources.gateway import Split
+from tests.bench import gateway, rollouts
 from tests.bench.lines import Line, at_most
 from tests.bench.reference_judges import mann_whitney, naive_z, threshold
-from tests.gateway_stack import Edge, running_edge, start_pool, stop
 
 Floats = NDArray[np.float64]
 SETTINGS = CanarySettings()
@@ -39,11 +31,10 @@ SHARE = CANARY / (CANARY + BASELINE)
 LOOKS_A_MINUTE, LOOK = 30, 100
 # Guards give a part of their evidence to the looks at 100 %.
 GUARD_ERRORS, GUARD_SLOW = SETTINGS.alpha_errors * COMPARED, SETTINGS.alpha_slow * COMPARED
-RATE_PER_S, SWITCHES = 300.0, 100
 
 
 def lines() -> Iterator[Line]:
-    """About two minutes."""
+    """About fifteen minutes, most of them real rollouts."""
     for name, scene in SCENES.items():
         rate = 100 * false_rollbacks(*scene)
         yield at_most("canary", f"A/A, a look at every request, as shipped, {name}: rolled back", rate, "%", 5)
@@ -62,7 +53,8 @@ def lines() -> Iterator[Line]:
         needed / proportional,
         f"proportional, {proportional:.0f}",
     )
-    yield from _switches()
+    yield from gateway.lines()
+    yield from rollouts.lines()
 
 
 def false_rollbacks(share: Floats, base: Floats, runs: int = RUNS) -> float:
@@ -204,73 +196,6 @@ def need_based(cells: int = 200, least: int = 30, wanted: float = 0.95, runs: in
 def _covered(at: Floats, shares: Floats, wanted: float) -> float:
     order = np.argsort(at)
     return float(at[order][np.searchsorted(np.cumsum(shares[order]), wanted)])
-
-
-def _switches() -> Iterator[Line]:
-    """All traffic from one pool to the other and back, on a real Envoy, while clients ask."""
-    with tempfile.TemporaryDirectory() as name, running_edge(Path(name)) as edge:
-        pools = [
-            start_pool(Path(name), ports, version)
-            for ports, version in zip(edge.pools.values(), ("1", "2"), strict=True)
-        ]
-        try:
-            failed, asked, late = _under_load(edge)
-        finally:
-            for pool in pools:
-                stop(pool)
-    yield Line(
-        "canary",
-        f"{SWITCHES} promotions and rollbacks at {RATE_PER_S:.0f}/s: failed client requests of {asked}",
-        float(failed),
-        "",
-        "0",
-        failed == 0 and asked > 100,
-    )
-    yield at_most("canary", "rollback order to last answer of the challenger, slowest", max(late), "s", 1)
-    yield Line("canary", "of these, median", float(np.median(late)), "s", "for comparison", True)
-
-
-def _under_load(edge: Edge) -> tuple[int, int, list[float]]:
-    edge.gateway.set_split("m", Split({"blue": 100}))
-    answers: list[tuple[float, str]] = []  # when it ended, pool; '' for a failure
-    over, pace = threading.Event(), Pace(RATE_PER_S)
-    clients = [threading.Thread(target=_ask, args=(edge, pace, over, answers)) for _ in range(8)]
-    for client in clients:
-        client.start()
-    orders = []
-    try:
-        time.sleep(0.5)
-        for number in range(SWITCHES):
-            old, new = ("blue", "green") if number % 2 == 0 else ("green", "blue")
-            orders.append((time.monotonic(), old))
-            edge.gateway.set_split("m", Split({new: 100}))
-            time.sleep(0.1)
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
-    ends = [at for at, _ in orders[1:]] + [math.inf]
-    late = [
-        max((at for at, pool in answers if pool == old and order < at < end), default=order) - order
-        for (order, old), end in zip(orders, ends, strict=True)
-    ]
-    return sum(pool == "" for _, pool in answers), len(answers), late
-
-
-def _ask(edge: Edge, pace: Pace, over: threading.Event, answers: list[tuple[float, str]]) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", edge.client, timeout=10)
-    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]})
-    while not over.is_set():
-        pace.wait()
-        try:
-            connection.request("POST", "/v2/models/m/infer", body, {"content-type": "application/json"})
-            answer = connection.getresponse()
-            answer.read()
-            pool = str(answer.getheader("x-pool", "")) if answer.status == 200 else ""
-        except (OSError, http.client.HTTPException):
-            connection.close()
-            pool = ""
-        answers.append((time.monotonic(), pool))
 
 
 if __name__ == "__main__":

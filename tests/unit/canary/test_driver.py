@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from assets.canary.driver import Driver, load
+from assets.canary.judge import judge
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from assets.scoring import score
@@ -275,3 +276,43 @@ def test_an_observer_that_stays_dead_is_waited_for_until_the_deadline_and_then_r
     split = serving.gateway.split(MODEL)
     assert split is not None
     assert split.weights == {"blue": 100}
+
+
+def test_a_rehearsal_climbs_the_ladder_is_never_promoted_and_leaves_the_champion(serving: World) -> None:
+    serving.served = 1
+    ended = driver(serving).drive(replace(rollout(), version=1, rehearsal=True))
+    assert (ended.phase, ended.verdict, ended.closed) == (Phase.ROLLED_BACK, Verdict.PASS, True)
+    decision = judge(ended, EPOCH, {})
+    assert (decision.gate, decision.verdict) == ("rehearsal", Verdict.PASS)
+    assert {look.share for look in ended.guards.looks} == {0.01, 0.05, 0.25, 0.5}
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"blue": 100}
+    assert champion(serving) == 1
+    assert "rolled_back" not in serving.lineage.tags(MODEL, 1)
+
+
+def test_a_rehearsal_in_which_a_guard_fires_says_so(serving: World) -> None:
+    serving.served, serving.challenger_errors = 1, 0.1
+    ended = driver(serving).drive(replace(rollout(), version=1, rehearsal=True))
+    assert judge(ended, EPOCH, {}).verdict is Verdict.FAIL
+
+
+def test_a_version_that_was_rolled_back_is_tagged_with_the_reason(serving: World) -> None:
+    serving.challenger_errors = 0.1
+    ended = driver(serving).drive(rollout())
+    assert ended.reason in serving.lineage.tags(MODEL, 2)["rolled_back"]
+
+
+def test_while_a_pool_changes_its_version_it_gets_no_second_tries(serving: World) -> None:
+    serving.gateway.set_split(MODEL, Split({"blue": 100, "green": 0}))
+    splits: list[Split | None] = []
+    assign = serving.assign
+
+    def seen(pool: str, model: str, assignment: Assignment) -> None:
+        splits.append(serving.gateway.split(MODEL))
+        assign(pool, model, assignment)
+
+    serving.assign = seen  # type: ignore[method-assign]
+    driver(serving).drive(rollout())
+    assert splits == [Split({"blue": 100})]
