@@ -4,6 +4,7 @@ Field names are those of Envoy's v3 API: https://www.envoyproxy.io/docs/envoy/la
 """
 
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,12 @@ def bootstrap(
     """
     https = {name: [ports[0]] for name, ports in pools.items()}
     grpcs = {name: [ports[1]] for name, ports in pools.items()}
-    clusters = [_cluster(f"{name}-http", _tiers(name, https), http2=False) for name in https]
-    clusters += [_cluster(f"{name}-grpc", _tiers(name, grpcs), http2=True) for name in grpcs]
+    clusters = [_cluster(f"{name}-http", [_endpoints({name: ports})], http2=False) for name, ports in https.items()]
+    clusters += [_cluster(f"{name}-grpc", [_endpoints({name: ports})], http2=True) for name, ports in grpcs.items()]
+    for first, second in permutations(pools, 2):
+        for kind, ports in (("http", https), ("grpc", grpcs)):
+            tiers = [_endpoints({name: ports[name]}) for name in (first, second)]
+            clusters.append(_cluster(f"{paired(first, second)}-{kind}", tiers, http2=kind == "grpc"))
     clusters += [
         _cluster("any-http", [_endpoints(https)], http2=False),
         _cluster("any-grpc", [_endpoints(grpcs)], http2=True),
@@ -83,16 +88,13 @@ def _endpoints(ports: Mapping[str, list[int]]) -> list[Json]:
     ]
 
 
-def _tiers(pool: str, ports: Mapping[str, list[int]]) -> list[list[Json]]:
-    """The pool's own endpoints; then the others', which get what a route's retry policy sends on to them, else nothing.
-
-    One cluster holds both, so the access log names the pool that the request was sent to first.
-    """
-    others = {name: mine for name, mine in ports.items() if name != pool}
-    return [_endpoints({pool: ports[pool]}), *([_endpoints(others)] if others else [])]
+def paired(first: str, second: str) -> str:
+    """A pool, and behind it another one for second tries: one cluster, so the access log names the first."""
+    return f"{first}+{second}"
 
 
 def _cluster(name: str, tiers: list[list[Json]], http2: bool) -> Json:
+    """tiers: endpoints by priority; all traffic goes to the first but what a route's retry policy sends on."""
     protocol: Json = {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {}}
     endpoints = [{"priority": priority, "lb_endpoints": tier} for priority, tier in enumerate(tiers)]
     # One stream a request is held open until deferred_close_timeout: the default of 1024 drops copies in silence,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from resources.envoy_config import COPIED, INFER_ROUTE, METADATA, ROUTE_TABLE, TYPE, Json, named
+from resources.envoy_config import COPIED, INFER_ROUTE, METADATA, ROUTE_TABLE, TYPE, Json, named, paired
 
 _TIMEOUT = "300s"
 # Not by the cluster: a second try may have been answered by the other pool.
@@ -100,8 +100,14 @@ def _split(kind: str, weights: Mapping[str, int], mirror: str | None) -> Json:
 
     A pool of weight 0 gets second tries only.
     """
+    behind = {pool: next((other for other in sorted(weights) if other != pool), None) for pool in weights}
+    names = {pool: pool if other is None else paired(pool, other) for pool, other in behind.items()}
     clusters = [
-        {"name": f"{pool}-{kind}", "weight": percent, "response_headers_to_add": [_header("x-pool", ANSWERED_BY)]}
+        {
+            "name": f"{names[pool]}-{kind}",
+            "weight": percent,
+            "response_headers_to_add": [_header("x-pool", ANSWERED_BY)],
+        }
         for pool, percent in sorted(weights.items())
         if percent > 0
     ]

@@ -81,7 +81,7 @@ def _access(entry: Any, event_time_header: str | None) -> Access:
         seen_us=seen_us,
         protocol="grpc" if is_grpc else "http",
         # The pool that it was sent to first, whether that could be reached or not: its failures are its own.
-        pool=common.upstream_cluster.rpartition("-")[0],
+        pool=common.upstream_cluster.rpartition("-")[0].partition("+")[0],
         code=code,
         grpc_status=status,
         ok=200 <= code < 300 and status == 0,

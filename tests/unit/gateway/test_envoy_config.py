@@ -47,11 +47,12 @@ def test_a_second_try_goes_to_the_other_pool_only_where_that_serves_the_model_to
         assert all("previous_priorities" in policy["retry_priority"]["name"] for policy in retries(weights))
 
 
-def test_a_pools_cluster_holds_its_own_endpoints_first_and_each_says_whose_it_is() -> None:
+def test_a_pair_holds_the_first_pools_endpoints_first_and_each_says_whose_it_is() -> None:
     clusters = {c["name"]: c for c in bootstrap(Path("/x"), 1, 2, POOLS, 3, 4)["static_resources"]["clusters"]}
     for protocol, at in (("http", 0), ("grpc", 1)):
-        tiers = clusters[f"green-{protocol}"]["load_assignment"]["endpoints"]
+        tiers = clusters[f"green+blue-{protocol}"]["load_assignment"]["endpoints"]
         assert [tier["priority"] for tier in tiers] == [0, 1]
+        assert len(clusters[f"green-{protocol}"]["load_assignment"]["endpoints"]) == 1
         for tier, pool in zip(tiers, ("green", "blue"), strict=True):
             (endpoint,) = tier["lb_endpoints"]
             assert endpoint["metadata"]["filter_metadata"] == {"trimtab": {"pool": pool}}

@@ -57,6 +57,7 @@ def test_an_entry_becomes_a_row() -> None:
         ({"headers": "14"}, 14, False),
         ({}, 2, False),
         ({"path": "/v2/models/m/infer", "cluster": "green-http"}, 0, True),
+        ({"path": "/v2/models/m/infer", "cluster": "green+blue-http"}, 0, True),
         ({"path": "/v2/models/m/infer", "code": 503}, 0, False),
         ({"path": "/v2/models/m/infer", "code": 0}, 0, False),
     ],
