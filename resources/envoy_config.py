@@ -17,6 +17,8 @@ ROUTES_FILE = "routes.json"
 ROUTE_TABLE = "models"
 INFER_ROUTE = "infer"
 REQUEST_COUNTER = "inference.requests"
+# The request header under which the access log finds whom a request is of, where a model's split is sticky.
+UNIT = "x-unit"
 # Where an endpoint's metadata says of which pool it is.
 METADATA = "trimtab"
 
@@ -172,7 +174,7 @@ def _access_logs() -> list[Json]:
             "buffer_flush_interval": "0.5s",
             "grpc_service": {"envoy_grpc": {"cluster_name": "access"}},
         },
-        additional_request_headers_to_log=["x-model", "x-event-time"],
+        additional_request_headers_to_log=["x-model", "x-event-time", UNIT],
         # An answer without a body carries its grpc-status in the headers.
         additional_response_headers_to_log=["grpc-status"],
         additional_response_trailers_to_log=["grpc-status"],

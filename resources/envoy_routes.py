@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from resources.envoy_config import COPIED, INFER_ROUTE, METADATA, ROUTE_TABLE, TYPE, Json, named, paired
+from resources.envoy_config import COPIED, INFER_ROUTE, METADATA, ROUTE_TABLE, TYPE, UNIT, Json, named, paired
 
 _TIMEOUT = "300s"
 # Not by the cluster: a second try may have been answered by the other pool.
@@ -19,8 +19,14 @@ _NOT_OPEN = "not open here: the gateway serves infer, ready, metadata, config an
 _UNKNOWN = "unknown model: the gateway has no split for it"
 
 
-def routes(splits: Mapping[str, tuple[Mapping[str, int], str | None]], version: str) -> Json:
+def routes(
+    splits: Mapping[str, tuple[Mapping[str, int], str | None]],
+    version: str,
+    sticky: Mapping[str, str] | None = None,
+) -> Json:
     """The whole routes file: model to (weights in percent by pool, mirror pool), side by side.
+
+    sticky: models of which a request's pool is chosen by a header, and that header.
 
     Models are found by one hash lookup of `x-model`, which the Lua filter wrote: a thousand models cost what one costs.
     """
@@ -28,6 +34,10 @@ def routes(splits: Mapping[str, tuple[Mapping[str, int], str | None]], version: 
     if splits:
         header = {"@type": TYPE + "type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": "x-model"}
         models = {model: _route_list(_model_routes(weights, mirror)) for model, (weights, mirror) in splits.items()}
+        models |= {
+            model: _route_list([_by_header(route, header) for route in _model_routes(*splits[model])])
+            for model, header in (sticky or {}).items()
+        }
         host["matcher"] = {
             "matcher_tree": {
                 "input": {"name": "model", "typed_config": header},
@@ -119,6 +129,19 @@ def _split(kind: str, weights: Mapping[str, int], mirror: str | None) -> Json:
     if mirror is not None:
         action["request_mirror_policies"] = [{"cluster": f"{mirror}-{kind}"}]
     return action
+
+
+def _by_header(route: Json, name: str) -> Json:
+    """The route, its pool chosen by a hash of the header's value: a pool whose share grows keeps whom it has.
+
+    The value goes into the access log as `UNIT`; the observer keeps no more of it than a hash.
+    """
+    if route["name"] != INFER_ROUTE:
+        return route
+    action = route["route"]
+    clusters = {**action["weighted_clusters"], "use_hash_policy": True}
+    chosen = {**action, "weighted_clusters": clusters, "hash_policy": [{"header": {"header_name": name}}]}
+    return {**route, "route": chosen, "request_headers_to_add": [_header(UNIT, f"%REQ({name})%")]}
 
 
 def _second_try(*, elsewhere: bool) -> Json:

@@ -19,6 +19,7 @@ from resources.errors import GatewayError
 
 SPLITS_FILE = "splits.json"
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _POLL_S = 0.02
 
 
@@ -27,11 +28,13 @@ class Split:
     """weights: pool to percent, in sum 100. mirror: the pool that gets copies whose answers are dropped.
 
     What one pool does not answer (no connection, a broken one, 503) is tried once more: in the other one where that is
-    among the weights, be it with 0, else in the same.
+    among the weights, be it with 0, else in the same. sticky: a request header by whose value the pool is chosen;
+    requests without it are split at random.
     """
 
     weights: Mapping[str, int]
     mirror: str | None = None
+    sticky: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,8 @@ def validate(model: str, split: Split, pools: tuple[str, ...]) -> None:
     unknown = [pool for pool in (*split.weights, *([split.mirror] if split.mirror else [])) if pool not in pools]
     if unknown:
         raise GatewayError(f"{model}: unknown pool {unknown[0]!r}: the pools are {', '.join(pools)}")
+    if split.sticky is not None and not _HEADER_NAME.fullmatch(split.sticky):
+        raise GatewayError(f"{model}: sticky header {split.sticky!r}: small letters, digits and '-'")
     percents = list(split.weights.values())
     if any(isinstance(percent, bool) or not isinstance(percent, int) or percent < 0 for percent in percents):
         raise GatewayError(f"{model}: weights {dict(split.weights)} must be whole percents, none below 0")
@@ -134,16 +139,23 @@ def read_splits(folder: Path) -> tuple[dict[str, Split], int]:
         saved = _json((folder / SPLITS_FILE).read_text())
     except FileNotFoundError:
         return {}, 0
-    splits = {model: Split(entry["weights"], entry["mirror"]) for model, entry in saved["splits"].items()}
+    splits = {
+        model: Split(entry["weights"], entry["mirror"], entry.get("sticky")) for model, entry in saved["splits"].items()
+    }
     return splits, int(saved["version"])
 
 
 def write_splits(folder: Path, splits: Mapping[str, Split], number: int) -> None:
     """Replace both files by rename: a reader sees the old or the new one, never half of one."""
-    table = routes({model: (split.weights, split.mirror) for model, split in splits.items()}, str(number))
+    sticky = {model: split.sticky for model, split in splits.items() if split.sticky}
+    weights = {model: (split.weights, split.mirror) for model, split in splits.items()}
+    table = routes(weights, str(number), sticky=sticky)
     saved = {
         "version": number,
-        "splits": {m: {"weights": dict(s.weights), "mirror": s.mirror} for m, s in sorted(splits.items())},
+        "splits": {
+            model: {"weights": dict(split.weights), "mirror": split.mirror, "sticky": split.sticky}
+            for model, split in sorted(splits.items())
+        },
     }
     for name, content in ((SPLITS_FILE, saved), (ROUTES_FILE, table)):
         fresh = folder / f".{name}.new"

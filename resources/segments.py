@@ -83,6 +83,7 @@ def access_schema() -> "pa.Schema":
 
     pool: the one it was sent to; ok: what the client got. attempts: how often it was sent on; an answer that is ok
     after two came from a second try, during a rollout in the other pool. Segments of before have null there.
+    unit: hash of the header by which the model's split is sticky, else ''.
     """
     import pyarrow as pa
 
@@ -99,6 +100,7 @@ def access_schema() -> "pa.Schema":
             ("ok", pa.bool_()),
             ("latency_ms", pa.float64()),
             ("attempts", pa.int32()),
+            ("unit", pa.string()),
         ]
     )
 

@@ -175,8 +175,8 @@ def _table(store: Store, key: str) -> "pa.Table":
 
 
 def _filled(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Segments of before attempts were counted say nothing of second tries."""
-    return frame.assign(attempts=frame["attempts"].fillna(1).astype("int32"))
+    """Segments of before attempts and units were kept say nothing of second tries or of users."""
+    return frame.assign(attempts=frame["attempts"].fillna(1).astype("int32"), unit=frame["unit"].fillna(""))
 
 
 def _ordered(frame: "pd.DataFrame", identity: list[str]) -> "pd.DataFrame":

@@ -26,7 +26,7 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import count, due
+from assets.canary.guards import count, due, first_events
 from assets.canary.lease import claim, close
 from assets.canary.rollout import Phase, Rollout, mirror, share, standby, weights
 from assets.canary.step import mirror_budget, step
@@ -193,7 +193,9 @@ class Driver:
         try:
             if asked:
                 spare = standby(rollout)
-                self.gateway.set_split(rollout.model, Split(asked | ({spare: 0} if spare else {}), mirror(rollout)))
+                asked |= {spare: 0} if spare else {}
+                split = Split(asked, mirror(rollout), rollout.settings.sticky_header)
+                self.gateway.set_split(rollout.model, split)
             else:
                 self.gateway.remove(rollout.model)
         except GatewayError as error:
@@ -250,6 +252,13 @@ class Driver:
         first = self._served.setdefault(pool, counts)
         return counts.success - first.success, counts.fail - first.fail
 
+    def _seen(self, rollout: Rollout, since: datetime) -> pd.DataFrame:
+        if rollout.settings.sticky_header is None:
+            return self.traffic.access_seen(rollout.model, since)
+        everything = self.traffic.access_seen(rollout.model, rollout.started_at)
+        rows = first_events(everything[everything["pool"] != ""], rollout.slow_ms, rollout.challenger_pool)
+        return rows[rows["seen_at"] >= pd.Timestamp(since)]
+
     def _look(self, rollout: Rollout) -> Event:
         self.pause(1.0)
         self.traffic.flush()
@@ -259,7 +268,7 @@ class Driver:
         self._since = max(since, until)
         if until <= since or rollout.champion_pool is None:
             return Tick()
-        rows = due(self.traffic.access_seen(rollout.model, max(self._began, since - LONGEST)), since, until)
+        rows = due(self._seen(rollout, max(self._began, since - LONGEST)), since, until)
         seconds = (until - since).total_seconds()
         look = count(rows, share(rollout), rollout.challenger_pool, rollout.champion_pool, rollout.slow_ms, seconds)
         return Observed(look)

@@ -52,6 +52,9 @@ class Look:
     seconds: float
     # Log E of slow requests after this look; None in records from before a look was their unit.
     slow_log_e: float | None = None
+    # Users that came for the first time, the canary's and the baseline's, where the split is sticky: they, not their
+    # requests, fall on the arms at random.
+    users: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1 or not 0 <= self.seconds < math.inf:
@@ -76,7 +79,15 @@ class Look:
         if self.share != other.share:
             raise ValueError(f"looks of shares {self.share} and {other.share} don't merge")
         a, b, c, d, e, f = (one + two for one, two in zip(self.counts, other.counts, strict=True))
-        return Look(self.share, a, b, c, d, e, f, self.seconds + other.seconds, other.slow_log_e)
+        users = None
+        if self.users is not None and other.users is not None:
+            users = self.users[0] + other.users[0], self.users[1] + other.users[1]
+        return Look(self.share, a, b, c, d, e, f, self.seconds + other.seconds, other.slow_log_e, users)
+
+    @property
+    def assigned(self) -> tuple[int, int]:
+        """What fell on the arms at random, the canary's and the baseline's."""
+        return self.users or (self.canary_requests, self.baseline_requests)
 
 
 def due(access: pd.DataFrame, since: datetime, until: datetime) -> pd.DataFrame:
@@ -86,6 +97,27 @@ def due(access: pd.DataFrame, since: datetime, until: datetime) -> pd.DataFrame:
     """
     known = access["seen_at"] + pd.to_timedelta(np.maximum(access["latency_ms"] - QUICK_MS, 0.0), unit="ms")
     return access[(known >= pd.Timestamp(since)) & (known < pd.Timestamp(until))]
+
+
+def first_events(access: pd.DataFrame, slow_ms: float, canary_pool: str) -> pd.DataFrame:
+    """Access rows of a sticky split, from the rollout's begin, with a user's later errors and slow requests forgiven.
+
+    One user's errors are one event: all of them counted, bursts of a few users roll back 18 % of equal challengers.
+    Column `new`: a user's first request since the canary gets any: before, it says nothing of where users fall. Rows
+    without a user, split at random, each stand for themselves.
+    """
+    rows = access.sort_values("seen_at", kind="stable")
+    who = rows["unit"].where(rows["unit"] != "", rows["request_id"])
+    failed, slow = ~rows["ok"].astype(bool) | (rows["attempts"] > 1), rows["latency_ms"] > slow_ms
+    again = {name: bad & (bad.groupby(who).cumsum() > 1) for name, bad in (("failed", failed), ("slow", slow))}
+    opened = rows.loc[rows["pool"] == canary_pool, "seen_at"].min()
+    since = rows["seen_at"] >= opened
+    return rows.assign(
+        ok=rows["ok"].astype(bool) | again["failed"],
+        attempts=rows["attempts"].mask(again["failed"], 1),
+        latency_ms=rows["latency_ms"].mask(again["slow"], slow_ms),
+        new=since & ~who.where(since, rows["request_id"]).duplicated(),
+    )
 
 
 def count(
@@ -99,7 +131,10 @@ def count(
     mine, theirs = access["pool"] == canary_pool, access["pool"] == baseline_pool
     parts = (mine, mine & failed, mine & slow, theirs, theirs & failed, theirs & slow)
     a, b, c, d, e, f = (int(part.sum()) for part in parts)
-    return Look(share, a, b, c, d, e, f, seconds)
+    users = None
+    if "new" in access:
+        users = int((mine & access["new"]).sum()), int((theirs & access["new"]).sum())
+    return Look(share, a, b, c, d, e, f, seconds, users=users)
 
 
 def slow_threshold_ms(champion_p95_ms: float | None, settings: CanarySettings) -> float:
@@ -146,13 +181,16 @@ class Guards:
         return sum(look.canary_requests for look in self.looks)
 
     def to_dict(self) -> dict[str, Any]:
-        looks = [[look.share, *look.counts, look.seconds, look.slow_log_e] for look in self.looks]
+        looks = [[look.share, *look.counts, look.seconds, look.slow_log_e, look.users] for look in self.looks]
         return {"looks": looks, "bursts": self.bursts.to_dict() if self.bursts else None}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         bursts = value.get("bursts")
-        return cls(tuple(Look(*look) for look in value["looks"]), Bursts.from_dict(bursts) if bursts else None)
+        looks = tuple(
+            Look(*look[:9], users=tuple(look[9]) if look[9:] and look[9] else None) for look in value["looks"]
+        )
+        return cls(looks, Bursts.from_dict(bursts) if bursts else None)
 
 
 def _halved(looks: tuple[Look, ...]) -> tuple[Look, ...]:
@@ -171,13 +209,14 @@ def trace(guards: Guards, settings: CanarySettings) -> dict[str, Floats]:
     """Log E after each look, (L,): harm by `errors` and `slow`, `sample_ratio`, and `errors_safe`, `slow_safe`."""
     table = np.array([(look.share, *look.counts) for look in guards.looks], dtype=np.float64).reshape(-1, 7)
     thinned = np.array([slow_weight(look.canary_requests, look.seconds) for look in guards.looks]).reshape(-1, 1)
-    share, requests, baseline = table[:, 0], table[:, 1], table[:, 4]
+    share, requests = table[:, 0], table[:, 1]
+    assigned = np.array([look.assigned for look in guards.looks], dtype=np.float64).reshape(-1, 2)
     alone, nobody = share == 1, share == 0
-    stray = np.where(alone, baseline, np.where(nobody, requests, 0.0))
-    told = np.where(alone | nobody, requests + baseline, 0.0)
+    stray = np.where(alone, assigned[:, 1], np.where(nobody, assigned[:, 0], 0.0))
+    told = np.where(alone | nobody, assigned.sum(axis=1), 0.0)
     logs = {
         "sample_ratio": _mixed(
-            eprocess.sample_ratio(share, requests, baseline), eprocess.excess(stray, told, STRAY), COMPARED
+            eprocess.sample_ratio(share, assigned[:, 0], assigned[:, 1]), eprocess.excess(stray, told, STRAY), COMPARED
         )
     }
     plans = (
@@ -256,13 +295,16 @@ def _guard(
 
 def _sample_ratio(guards: Guards, log_e: float, settings: CanarySettings) -> Evidence:
     bound = 1 / settings.alpha_sample_ratio
-    total = sum(look.requests for look in guards.looks)
-    assigned = sum(look.share * look.requests for look in guards.looks)
-    said = f"{guards.canary_requests} of {total} requests reached the challenger, {assigned:.0f} were assigned to it"
+    seen = [sum(look.assigned[arm] for look in guards.looks) for arm in (0, 1)]
+    total = sum(seen)
+    assigned = sum(look.share * sum(look.assigned) for look in guards.looks)
+    unit = "users" if any(look.users for look in guards.looks) else "requests"
+    said = f"{seen[0]} of {total} {unit} reached the challenger, {assigned:.0f} were assigned to it"
     if log_e >= math.log(bound):
         return Evidence("sample_ratio", Verdict.FAIL, f"the split is broken: {said}", _shown(log_e), bound)
-    verdict = Verdict.PASS if total else Verdict.INCONCLUSIVE
-    return Evidence("sample_ratio", verdict, said if total else "no request was seen", _shown(log_e), bound)
+    any_seen = any(look.requests for look in guards.looks)
+    verdict = Verdict.PASS if any_seen else Verdict.INCONCLUSIVE
+    return Evidence("sample_ratio", verdict, said if any_seen else "no request was seen", _shown(log_e), bound)
 
 
 def _kill_switch(guards: Guards, settings: CanarySettings) -> Evidence:

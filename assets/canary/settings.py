@@ -29,6 +29,13 @@ class CanarySettings(BaseModel):
     )
     requests_per_rung: int = Field(default=1000, ge=1, description="Requests, both pools together, before the next.")
 
+    sticky_header: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9][a-z0-9-]*$",
+        description="Requests with the same value of this header go to the same pool as long as its share only grows; "
+        "then only a user's first error and first slow request count. Unset: each request by itself, at random.",
+    )
+
     alpha_errors: float = Field(default=0.02, gt=0, lt=0.5, description="Chance of a false rollback by errors.")
     alpha_slow: float = Field(default=0.015, gt=0, lt=0.5, description="Chance of a false rollback by slow requests.")
     alpha_sample_ratio: float = Field(

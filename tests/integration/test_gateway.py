@@ -65,6 +65,23 @@ def test_stock_clients_are_split_by_the_weights(edge: Edge, clients: Clients, pr
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_user_stays_in_the_pool_whose_share_grows_and_users_fall_on_pools_by_the_weights(
+    edge: Edge, clients: Clients, protocol: str
+) -> None:
+    users, held = [f"user-{number}" for number in range(300)], set[str]()
+    for percent in (10, 30, 50):
+        edge.gateway.set_split("sticky", Split({"blue": 100 - percent, "green": percent}, sticky="x-user"))
+        by_user = {u: {clients.version(protocol, "sticky", headers={"x-user": u}) for _ in range(2)} for u in users}
+        assert all(len(versions) == 1 for versions in by_user.values())
+        green = {user for user, versions in by_user.items() if versions == {GREEN}}
+        assert held <= green
+        assert binomtest(len(green), len(users), percent / 100).pvalue > 1e-7
+        held = green
+    nobody = Counter(clients.version(protocol, "sticky") for _ in range(200))
+    assert binomtest(nobody[GREEN], 200, 0.5).pvalue > 1e-7
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_pool_of_weight_zero_gets_nothing(edge: Edge, clients: Clients, protocol: str) -> None:
     edge.gateway.set_split("zero", Split({"blue": 0, "green": 100}))
     assert {clients.version(protocol, "zero") for _ in range(200)} == {GREEN}

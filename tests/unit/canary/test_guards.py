@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from assets.canary.eprocess import WORSE
 from assets.canary.guards import (
@@ -20,6 +22,7 @@ from assets.canary.guards import (
     count,
     due,
     evidence,
+    first_events,
     last,
     safe,
     slow_threshold_ms,
@@ -184,6 +187,50 @@ def test_a_request_counts_in_the_look_it_began_in_and_a_long_one_once_it_is_in_t
     assert counted == [["a", "b"], [], [], ["c"], []]
 
 
+def visits(rng: np.random.Generator, users: int, bad: float, share: float) -> pd.DataFrame:
+    """An access log: a user stays in one arm; whoever meets an error meets six on average, one after the other."""
+    rows = []
+    for user in range(users):
+        pool = "green" if rng.random() < share else "blue"
+        fails = rng.geometric(1 / 6) if rng.random() < bad else 0
+        rows += [(f"u{user}", pool, rng.uniform(0, 100) + at / 10, at >= fails) for at in range(max(fails, 3))]
+    log = pd.DataFrame(rows, columns=["unit", "pool", "at", "ok"])
+    seen_at = pd.Timestamp("2024-01-01", tz="UTC") + pd.to_timedelta(log.pop("at"), unit="s")
+    return log.assign(seen_at=seen_at, latency_ms=1.0, attempts=1, request_id=[f"r{i}" for i in range(len(log))])
+
+
+def test_bursts_of_errors_of_single_users_roll_back_no_equal_challenger() -> None:
+    rng, first, every = np.random.default_rng(8), 0, 0
+    for _ in range(150):
+        log = visits(rng, 600, 0.1, 0.1)
+        once = first_events(log, 50.0, "green")
+        for rows, counted in ((once, "first"), (log, "every")):
+            fired = verdicts(Guards.begin(SETTINGS).update(count(rows, 0.1, "green", "blue", 50.0, 100.0)))
+            bad = fired["errors"] is Verdict.FAIL or fired["sample_ratio"] is Verdict.FAIL
+            first, every = first + (bad and counted == "first"), every + (bad and counted == "every")
+    assert binomtest(first, 150, SETTINGS.alpha_errors + SETTINGS.alpha_sample_ratio, "greater").pvalue > 1e-3
+    assert every > 2 * max(first, 5)
+
+
+def test_of_a_user_the_first_error_the_first_slow_request_and_the_first_visit_count() -> None:
+    at = pd.Timestamp("2024-01-01", tz="UTC") + pd.to_timedelta(range(7), unit="s")
+    log = pd.DataFrame(
+        {
+            "request_id": list("abcdefg"),
+            "unit": ["u", "u", "u", "", "", "u", "v"],
+            "pool": ["blue", "green", "green", "green", "green", "green", "blue"],
+            "ok": [True, False, False, False, False, True, True],
+            "attempts": [1, 1, 1, 1, 1, 2, 1],
+            "latency_ms": [1.0, 90.0, 1.0, 1.0, 90.0, 90.0, 90.0],
+            "seen_at": at,
+        }
+    )
+    # Before green got anything u's visit said nothing; then u errs once and is slow once; two without a name err.
+    assert count(first_events(log, 50.0, "green"), 0.5, "green", "blue", 50.0, 7.0) == Look(
+        0.5, 5, 3, 2, 2, 0, 1, 7.0, users=(3, 1)
+    )
+
+
 @LAW
 @given(st.lists(looks, max_size=12), st.randoms(use_true_random=False))
 def test_neither_order_nor_batching_of_looks_changes_the_evidence(seen: list[Look], random: Any) -> None:
@@ -211,7 +258,7 @@ def test_the_trace_ends_where_the_evidence_is(seen: list[Look]) -> None:
 @LAW
 @given(st.lists(looks, max_size=12))
 def test_guards_survive_a_round_trip_through_json(seen: list[Look]) -> None:
-    guards = Guards.begin(SETTINGS)
+    guards = Guards.begin(SETTINGS).update(look()).update(replace(look(), users=(3, 4)))
     for item in seen:
         guards = guards.update(item)
     assert Guards.from_dict(json.loads(json.dumps(guards.to_dict(), allow_nan=False))) == guards

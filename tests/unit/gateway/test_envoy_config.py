@@ -47,6 +47,15 @@ def test_a_second_try_goes_to_the_other_pool_only_where_that_serves_the_model_to
         assert all("previous_priorities" in policy["retry_priority"]["name"] for policy in retries(weights))
 
 
+def test_a_sticky_model_is_split_by_a_hash_of_its_header_and_the_log_is_told_whose_request_it_was() -> None:
+    table = routes({"m": ({"blue": 90, "green": 10}, None), "n": ({"blue": 100}, None)}, "1", sticky={"m": "x-user"})
+    for route in infer_routes(table, "m"):
+        assert route["route"]["hash_policy"] == [{"header": {"header_name": "x-user"}}]
+        assert route["route"]["weighted_clusters"]["use_hash_policy"]
+        assert route["request_headers_to_add"][0]["header"] == {"key": "x-unit", "value": "%REQ(x-user)%"}
+    assert all("hash_policy" not in route["route"] for route in infer_routes(table, "n"))
+
+
 def test_a_pair_holds_the_first_pools_endpoints_first_and_each_says_whose_it_is() -> None:
     clusters = {c["name"]: c for c in bootstrap(Path("/x"), 1, 2, POOLS, 3, 4)["static_resources"]["clusters"]}
     for protocol, at in (("http", 0), ("grpc", 1)):
@@ -94,7 +103,7 @@ def test_the_version_is_in_the_answer_that_envoy_is_given() -> None:
 
 
 def test_both_files_are_replaced_and_none_is_left_half_written(tmp_path: Path) -> None:
-    splits = {"m": Split({"blue": 90, "green": 10}, "green"), "n": Split({"green": 100})}
+    splits = {"m": Split({"blue": 90, "green": 10}, "green", "x-user"), "n": Split({"green": 100})}
     write_splits(tmp_path, splits, 7)
     assert read_splits(tmp_path) == (splits, 7)
     assert json.loads((tmp_path / "routes.json").read_text())["version_info"] == "7"

@@ -46,7 +46,7 @@ def message(*entries: Any) -> bytes:
 def test_an_entry_becomes_a_row() -> None:
     (row,) = access_rows(message(entry(trailers="0", attempts=2)), None)
     at = 1_700_000_000_000_001
-    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2)
+    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2, "")
 
 
 @pytest.mark.parametrize(
