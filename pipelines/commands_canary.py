@@ -3,10 +3,11 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +15,8 @@ from pipelines.commands_models import models_folder
 from resources.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
+    from click.decorators import FC
+
     from assets.canary.rollout import Rollout
     from pipelines.environments import Ports
 
@@ -64,6 +67,27 @@ def rollout(model: str, watch: bool, rehearse: bool, home: Path, models: Path, a
     else:
         console.print(picture(found, datetime.now(UTC)))
     sys.exit(0 if not watch or found.phase == "PROMOTED" else 1)
+
+
+def front(command: "FC") -> "FC":
+    """Options of what clients meet first."""
+    pem = click.Path(exists=True, dir_okay=False, resolve_path=True)
+    for option in (
+        click.option("--rate-limit", type=click.IntRange(min=1), help="Requests a second, of all clients together."),
+        click.option("--tls-key", type=pem, help="Its private key, PEM."),
+        click.option("--tls-cert", type=pem, help="Certificate of the gateway, PEM. Without it: no TLS."),
+    ):
+        command = option(command)
+    return command
+
+
+def ask_front(home: Path, asked: Mapping[str, Any]) -> None:
+    """Keep what `up` was asked for, for this and every later start of the gateway. Nothing asked: as before."""
+    from resources.envoy_front import Front, write_front
+
+    if any(value is not None for value in asked.values()):
+        front = Front(asked["tls_cert"], asked["tls_key"], asked["rate_limit"])
+        write_front(home.resolve() / "data" / "gateway", front)
 
 
 @click.command()

@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from resources.envoy_front import Front
 from resources.envoy_lua import MODEL_NAME
 
 Json = dict[str, Any]
@@ -44,6 +45,7 @@ def bootstrap(
     pools: Mapping[str, tuple[int, int]],
     access_port: int,
     copies_port: int,
+    front: Front | None = None,
 ) -> Json:
     """What Envoy starts with. pools: name to (HTTP port, gRPC port); everything listens and connects on loopback.
 
@@ -63,12 +65,16 @@ def bootstrap(
         _cluster("access", [_endpoints({"observer": [access_port]})], http2=True),
         _cluster("copies", [_endpoints({"observer": [copies_port]})], http2=True),
     ]
-    manager = {"name": "envoy.filters.network.http_connection_manager", "typed_config": _connection_manager(folder)}
+    front = front or Front()
+    config = _connection_manager(folder)
+    # The limit comes after the filter that finds the model, so that the log can count whose requests it refused.
+    config["http_filters"] = [config["http_filters"][0], *front.filters(), *config["http_filters"][1:]]
+    manager = {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
     listener = {
         "name": "clients",
         "address": _address(client_port),
         "per_connection_buffer_limit_bytes": LARGEST_BUFFERED_BODY_BYTES,
-        "filter_chains": [{"filters": [manager]}],
+        "filter_chains": [front.chain([manager])],
     }
     return {
         "node": {"id": "gateway", "cluster": "gateway"},

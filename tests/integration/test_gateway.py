@@ -1,12 +1,16 @@
 """A real Envoy before two pools, asked by stock clients."""
 
 import json
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -17,6 +21,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from resources import envoy_routes, gateway
+from resources.envoy_front import Front, write_front
 from resources.errors import GatewayError
 from resources.gateway import Gateway, Split, read_splits
 from tests.gateway_stack import Edge, call, running_edge, start_pool, stop
@@ -411,3 +416,80 @@ def test_what_a_pool_cannot_answer_the_other_one_does(
         finally:
             for pool in (blue, green):
                 stop(pool)
+
+
+def test_beyond_the_limit_requests_are_refused_in_both_protocols_and_told_why(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("limited")
+    with running_edge(folder) as edge:
+        edge.stop()
+        write_front(folder, Front(requests_per_s=3))
+        edge.start()
+        blue = start_pool(folder, edge.pools["blue"], BLUE)
+        try:
+            address = f"127.0.0.1:{edge.client}"
+            mine = Clients(httpclient.InferenceServerClient(address), grpcclient.InferenceServerClient(address))
+            edge.gateway.set_split("m", Split({"blue": 100}))
+            for protocol, status in (("http", "429"), ("grpc", "StatusCode.RESOURCE_EXHAUSTED")):
+                time.sleep(1.1)
+                refused = []
+                for _ in range(10):
+                    try:
+                        mine.version(protocol, "m")
+                    except InferenceServerException as error:
+                        refused.append(error.status())
+                assert set(refused) == {status}
+                assert 4 <= len(refused) <= 7
+        finally:
+            stop(blue)
+
+
+def test_with_a_certificate_clients_of_both_protocols_speak_tls_and_no_other(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = self_signed(folder)
+    with running_edge(folder) as edge:
+        edge.stop()
+        write_front(folder, Front(str(certificate), str(key)))
+        edge.start()
+        blue = start_pool(folder, edge.pools["blue"], BLUE)
+        try:
+            edge.gateway.set_split("m", Split({"blue": 100}))
+            address = f"localhost:{edge.client}"
+            secure = Clients(
+                httpclient.InferenceServerClient(
+                    address, ssl=True, ssl_context_factory=lambda: ssl.create_default_context(cafile=str(certificate))
+                ),
+                grpcclient.InferenceServerClient(address, ssl=True, root_certificates=str(certificate)),
+            )
+            assert {secure.version(protocol, "m") for protocol in ("http", "grpc")} == {BLUE}
+            with pytest.raises(OSError, match="closed connection|reset"):
+                urlopen(f"{edge.url}/v2/health/live", timeout=5)
+        finally:
+            stop(blue)
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate of localhost and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]),
+    )
+    now = datetime.now(UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    built = built.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = built.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths
