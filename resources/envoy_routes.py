@@ -23,20 +23,26 @@ def routes(
     splits: Mapping[str, tuple[Mapping[str, int], str | None]],
     version: str,
     sticky: Mapping[str, str] | None = None,
+    copied: Mapping[str, int] | None = None,
 ) -> Json:
     """The whole routes file: model to (weights in percent by pool, mirror pool), side by side.
 
-    sticky: models of which a request's pool is chosen by a header, and that header.
+    sticky: models of which a request's pool is chosen by a header, and that header. copied: models of which not all
+    requests are copied to the mirror, and how many percent are.
 
     Models are found by one hash lookup of `x-model`, which the Lua filter wrote: a thousand models cost what one costs.
     """
     host: Json = {"name": "all", "domains": ["*"]}
     if splits:
         header = {"@type": TYPE + "type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": "x-model"}
-        models = {model: _route_list(_model_routes(weights, mirror)) for model, (weights, mirror) in splits.items()}
-        models |= {
-            model: _route_list([_by_header(route, header) for route in _model_routes(*splits[model])])
-            for model, header in (sticky or {}).items()
+        models = {
+            model: _route_list(
+                [
+                    _by_header(_mirrored(route, (copied or {}).get(model, 100)), (sticky or {}).get(model))
+                    for route in _model_routes(weights, mirror)
+                ]
+            )
+            for model, (weights, mirror) in splits.items()
         }
         host["matcher"] = {
             "matcher_tree": {
@@ -131,12 +137,22 @@ def _split(kind: str, weights: Mapping[str, int], mirror: str | None) -> Json:
     return action
 
 
-def _by_header(route: Json, name: str) -> Json:
+def _mirrored(route: Json, percent: int) -> Json:
+    """The route, with copies of that share of its requests."""
+    policies = route.get("route", {}).get("request_mirror_policies", [])
+    if percent == 100 or not policies:
+        return route
+    part = {"default_value": {"numerator": percent, "denominator": "HUNDRED"}}
+    some = [{**policy, "runtime_fraction": part} for policy in policies]
+    return {**route, "route": {**route["route"], "request_mirror_policies": some}}
+
+
+def _by_header(route: Json, name: str | None) -> Json:
     """The route, its pool chosen by a hash of the header's value: a pool whose share grows keeps whom it has.
 
     The value goes into the access log as `UNIT`; the observer keeps no more of it than a hash.
     """
-    if route["name"] != INFER_ROUTE:
+    if name is None or route["name"] != INFER_ROUTE:
         return route
     action = route["route"]
     clusters = {**action["weighted_clusters"], "use_hash_policy": True}

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -29,12 +29,13 @@ class Split:
 
     What one pool does not answer (no connection, a broken one, 503) is tried once more: in the other one where that is
     among the weights, be it with 0, else in the same. sticky: a request header by whose value the pool is chosen;
-    requests without it are split at random.
+    requests without it are split at random. mirror_percent: share of the requests that is copied.
     """
 
     weights: Mapping[str, int]
     mirror: str | None = None
     sticky: str | None = None
+    mirror_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ def validate(model: str, split: Split, pools: tuple[str, ...]) -> None:
         raise GatewayError(f"{model}: unknown pool {unknown[0]!r}: the pools are {', '.join(pools)}")
     if split.sticky is not None and not _HEADER_NAME.fullmatch(split.sticky):
         raise GatewayError(f"{model}: sticky header {split.sticky!r}: small letters, digits and '-'")
+    if not 1 <= split.mirror_percent <= 100:
+        raise GatewayError(f"{model}: {split.mirror_percent} % of the requests can't be copied: 1 to 100")
     percents = list(split.weights.values())
     if any(isinstance(percent, bool) or not isinstance(percent, int) or percent < 0 for percent in percents):
         raise GatewayError(f"{model}: weights {dict(split.weights)} must be whole percents, none below 0")
@@ -140,7 +143,8 @@ def read_splits(folder: Path) -> tuple[dict[str, Split], int]:
     except FileNotFoundError:
         return {}, 0
     splits = {
-        model: Split(entry["weights"], entry["mirror"], entry.get("sticky")) for model, entry in saved["splits"].items()
+        model: Split(entry["weights"], entry["mirror"], entry.get("sticky"), entry.get("mirror_percent", 100))
+        for model, entry in saved["splits"].items()
     }
     return splits, int(saved["version"])
 
@@ -148,14 +152,12 @@ def read_splits(folder: Path) -> tuple[dict[str, Split], int]:
 def write_splits(folder: Path, splits: Mapping[str, Split], number: int) -> None:
     """Replace both files by rename: a reader sees the old or the new one, never half of one."""
     sticky = {model: split.sticky for model, split in splits.items() if split.sticky}
+    copied = {model: split.mirror_percent for model, split in splits.items() if split.mirror_percent < 100}
     weights = {model: (split.weights, split.mirror) for model, split in splits.items()}
-    table = routes(weights, str(number), sticky=sticky)
+    table = routes(weights, str(number), sticky=sticky, copied=copied)
     saved = {
         "version": number,
-        "splits": {
-            model: {"weights": dict(split.weights), "mirror": split.mirror, "sticky": split.sticky}
-            for model, split in sorted(splits.items())
-        },
+        "splits": {model: {**asdict(split), "weights": dict(split.weights)} for model, split in sorted(splits.items())},
     }
     for name, content in ((SPLITS_FILE, saved), (ROUTES_FILE, table)):
         fresh = folder / f".{name}.new"

@@ -194,7 +194,8 @@ class Driver:
             if asked:
                 spare = standby(rollout)
                 asked |= {spare: 0} if spare else {}
-                split = Split(asked, mirror(rollout), rollout.settings.sticky_header)
+                settings = rollout.settings
+                split = Split(asked, mirror(rollout), settings.sticky_header, settings.mirror_percent)
                 self.gateway.set_split(rollout.model, split)
             else:
                 self.gateway.remove(rollout.model)
@@ -211,7 +212,9 @@ class Driver:
         champion = (0, 0)
         if rollout.champion_pool is not None and rollout.champion_version is not None:
             champion = self._answered(rollout.champion_pool, rollout.model, rollout.champion_version)
-        seen = MirrorSeen(success, fail, *champion)
+        # Of the champion's requests so many have a copy.
+        part = rollout.settings.mirror_percent / 100
+        seen = MirrorSeen(success, fail, *(round(part * number) for number in champion))
         if fail > mirror_budget(seen, rollout.settings) or not rollout.settings.mirror_answers:
             return seen
         if self._agreement is None:

@@ -1,7 +1,7 @@
 """What the guards saw, look by look, and what it proves: harm, harmlessness, a broken split, an emergency."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
@@ -187,10 +187,14 @@ class Guards:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Self:
         bursts = value.get("bursts")
-        looks = tuple(
-            Look(*look[:9], users=tuple(look[9]) if look[9:] and look[9] else None) for look in value["looks"]
-        )
+        looks = tuple(_look(kept) for kept in value["looks"])
         return cls(looks, Bursts.from_dict(bursts) if bursts else None)
+
+
+def _look(kept: Sequence[Any]) -> Look:
+    """Records of before lack the last values."""
+    users = kept[9] if len(kept) > 9 else None
+    return replace(Look(*kept[:9]), users=None if users is None else (users[0], users[1]))
 
 
 def _halved(looks: tuple[Look, ...]) -> tuple[Look, ...]:

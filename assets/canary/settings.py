@@ -20,6 +20,9 @@ class CanarySettings(BaseModel):
         min_length=1,
         description="Rungs in percent of traffic; 'mirror' may come first, rungs rise, the last is 100.",
     )
+    mirror_percent: int = Field(
+        default=100, ge=1, le=100, description="Share of the requests that is copied on the mirror rung."
+    )
     mirror_requests: int = Field(default=200, ge=1, description="Copies the challenger answers before clients see it.")
     mirror_answers: int = Field(
         default=50, ge=0, description="Logged requests put to the challenger and to its ONNX file: answers must agree."

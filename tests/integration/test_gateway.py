@@ -347,6 +347,15 @@ def test_a_mirror_gets_copies_and_clients_never_its_answers(edge: Edge, clients:
     assert edge.count("green") == before + 50
 
 
+def test_a_part_of_the_requests_is_copied(edge: Edge, clients: Clients) -> None:
+    edge.gateway.set_split("partly", Split({"blue": 100}, "green", mirror_percent=30))
+    before = edge.count("green")
+    for _ in range(400):
+        clients.version("http", "partly")
+    time.sleep(1)
+    assert binomtest(edge.count("green") - before, 400, 0.3).pvalue > 1e-7
+
+
 def test_a_dead_mirror_and_then_a_dead_pool_and_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("dying")
     with running_edge(folder) as edge:
@@ -465,7 +474,7 @@ def test_with_a_certificate_clients_of_both_protocols_speak_tls_and_no_other(
                 grpcclient.InferenceServerClient(address, ssl=True, root_certificates=str(certificate)),
             )
             assert {secure.version(protocol, "m") for protocol in ("http", "grpc")} == {BLUE}
-            with pytest.raises(OSError, match="closed connection|reset"):
+            with pytest.raises(OSError, match=r"closed connection|reset"):
                 urlopen(f"{edge.url}/v2/health/live", timeout=5)
         finally:
             stop(blue)

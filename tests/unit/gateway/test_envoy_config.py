@@ -74,6 +74,16 @@ def test_only_infer_requests_are_mirrored_and_to_the_cluster_of_their_protocol()
     assert mirrors == [[{"cluster": "green-grpc"}], [{"cluster": "green-http"}], None, None]
 
 
+def test_a_part_of_the_requests_may_be_copied() -> None:
+    table = routes({"m": ({"blue": 100}, "green"), "n": ({"blue": 100}, "green")}, "1", copied={"m": 20})
+    for route in infer_routes(table, "m"):
+        (policy,) = route["route"]["request_mirror_policies"]
+        assert policy["runtime_fraction"]["default_value"] == {"numerator": 20, "denominator": "HUNDRED"}
+    assert all(
+        "runtime_fraction" not in route["route"]["request_mirror_policies"][0] for route in infer_routes(table, "n")
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "is_infer"),
     [
@@ -103,7 +113,7 @@ def test_the_version_is_in_the_answer_that_envoy_is_given() -> None:
 
 
 def test_both_files_are_replaced_and_none_is_left_half_written(tmp_path: Path) -> None:
-    splits = {"m": Split({"blue": 90, "green": 10}, "green", "x-user"), "n": Split({"green": 100})}
+    splits = {"m": Split({"blue": 90, "green": 10}, "green", "x-user", 20), "n": Split({"green": 100})}
     write_splits(tmp_path, splits, 7)
     assert read_splits(tmp_path) == (splits, 7)
     assert json.loads((tmp_path / "routes.json").read_text())["version_info"] == "7"
