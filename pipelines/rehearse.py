@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from assets.canary.asset import champion_now
+from assets.canary.asset import cells_now, champion_now
 from assets.canary.driver import Driver, load
 from assets.canary.forecast import plan, sentence
 from assets.canary.judge import judge
@@ -60,9 +60,19 @@ class Rehearsal:
         free = next(name for name in self.pools.replicas if name != pool)
         package = assignment.package, assignment.digest
         now = datetime.now(UTC)
+        cells = cells_now(model, version, champion, self.store, settings)
         rollout = begin(
-            model, version, free, *package, settings, now, champion=champion, slow_ms=slow_ms, rehearsal=True
+            model,
+            version,
+            free,
+            *package,
+            settings,
+            now,
+            champion=champion,
+            slow_ms=slow_ms,
+            rehearsal=True,
+            coverage=cells,
         )
-        said = sentence(plan(settings, lately))
+        said = sentence(plan(settings, lately, cells[1].reference if cells else None))
         self.say(said)
         return noted(rollout, now, said)

@@ -20,6 +20,8 @@ INFER_ROUTE = "infer"
 REQUEST_COUNTER = "inference.requests"
 # The request header under which the access log finds whom a request is of, where a model's split is sticky.
 UNIT = "x-unit"
+# Which cell of the feature space a request lies in, by the client or the feature service before it.
+CELL_HEADER = "x-trimtab-cell"
 # Where an endpoint's metadata says of which pool it is.
 METADATA = "trimtab"
 
@@ -180,7 +182,7 @@ def _access_logs() -> list[Json]:
             "buffer_flush_interval": "0.5s",
             "grpc_service": {"envoy_grpc": {"cluster_name": "access"}},
         },
-        additional_request_headers_to_log=["x-model", "x-event-time", UNIT],
+        additional_request_headers_to_log=["x-model", "x-event-time", UNIT, CELL_HEADER],
         # An answer without a body carries its grpc-status in the headers.
         additional_response_headers_to_log=["grpc-status"],
         additional_response_trailers_to_log=["grpc-status"],

@@ -1,8 +1,19 @@
 """Envoy's routes file as data: which requests pass, and by which split. Pure; `gateway.py` writes it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from resources.envoy_config import COPIED, INFER_ROUTE, METADATA, ROUTE_TABLE, TYPE, UNIT, Json, named, paired
+from resources.envoy_config import (
+    CELL_HEADER,
+    COPIED,
+    INFER_ROUTE,
+    METADATA,
+    ROUTE_TABLE,
+    TYPE,
+    UNIT,
+    Json,
+    named,
+    paired,
+)
 
 _TIMEOUT = "300s"
 # Not by the cluster: a second try may have been answered by the other pool.
@@ -24,11 +35,13 @@ def routes(
     version: str,
     sticky: Mapping[str, str] | None = None,
     copied: Mapping[str, int] | None = None,
+    needed: Mapping[str, tuple[Sequence[int], Mapping[str, int]]] | None = None,
 ) -> Json:
     """The whole routes file: model to (weights in percent by pool, mirror pool), side by side.
 
     sticky: models of which a request's pool is chosen by a header, and that header. copied: models of which not all
-    requests are copied to the mirror, and how many percent are.
+    requests are copied to the mirror, and how many percent are. needed: model to (cells, weights of requests whose
+    header names one of them).
 
     Models are found by one hash lookup of `x-model`, which the Lua filter wrote: a thousand models cost what one costs.
     """
@@ -38,8 +51,11 @@ def routes(
         models = {
             model: _route_list(
                 [
-                    _by_header(_mirrored(route, (copied or {}).get(model, 100)), (sticky or {}).get(model))
-                    for route in _model_routes(weights, mirror)
+                    *_needed_routes(*(needed or {}).get(model, ((), {}))),
+                    *(
+                        _by_header(_mirrored(route, (copied or {}).get(model, 100)), (sticky or {}).get(model))
+                        for route in _model_routes(weights, mirror)
+                    ),
                 ]
             )
             for model, (weights, mirror) in splits.items()
@@ -61,13 +77,28 @@ def _route_list(entries: list[Json]) -> Json:
     return {"action": named("routes", "config.route.v3.RouteList", routes=entries)}
 
 
-def _model_routes(weights: Mapping[str, int], mirror: str | None) -> list[Json]:
+def _needed_routes(cells: Sequence[int], weights: Mapping[str, int]) -> list[Json]:
+    """Before all others: a request that names one of these cells is split at random too, by other weights."""
+    if not cells:
+        return []
+    exact = {"safe_regex": {"regex": "|".join(str(cell) for cell in cells)}}
+    header = {"headers": [{"name": CELL_HEADER, "string_match": exact}]}
+    return [{**route, "match": {**route["match"], **header}} for route in _infer_routes(weights, None)]
+
+
+def _infer_routes(weights: Mapping[str, int], mirror: str | None) -> list[Json]:
     return [
         {
             **_route({"path": _GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
             "typed_per_filter_config": _grpc_copies(),
         },
         _route(_regex(_HTTP_MODEL + "/infer"), _split("http", weights, mirror), INFER_ROUTE),
+    ]
+
+
+def _model_routes(weights: Mapping[str, int], mirror: str | None) -> list[Json]:
+    return [
+        *_infer_routes(weights, mirror),
         _route(_regex(_quoted_service() + _GRPC_ABOUT_MODEL), _split("grpc", weights, None)),
         _route(_regex(_HTTP_MODEL + "(/(ready|config|stats))?"), _split("http", weights, None)),
         *_refusals(_NOT_OPEN, _GRPC_UNIMPLEMENTED),

@@ -84,6 +84,18 @@ class Lineage:
                 self._upload(run_id, artifacts or {})
         return run_id
 
+    def follow(
+        self, run_id: str, metrics: Mapping[str, float], step: int, artifacts: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Add one step of metrics to a run of `run`, and replace these of its artifacts: what goes on while it does."""
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        numbers = [Metric(key, float(value), now_ms, step) for key, value in metrics.items() if math.isfinite(value)]
+        with self._mapped(f"following run {run_id}"):
+            self._client.log_batch(run_id, metrics=numbers)
+            self._upload(run_id, artifacts or {})
+
     def register(
         self,
         model: str,

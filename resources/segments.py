@@ -82,8 +82,9 @@ def access_schema() -> "pa.Schema":
     """One row a request; event_time and seen_at are when it arrived, event_time by its header where that counts.
 
     pool: the one it was sent to; ok: what the client got. attempts: how often it was sent on; an answer that is ok
-    after two came from a second try, during a rollout in the other pool. Segments of before have null there.
-    unit: hash of the header by which the model's split is sticky, else ''.
+    after two came from a second try, during a rollout in the other pool. unit: hash of the header by which the model's
+    split is sticky, else ''. cell: of the feature space, by the request's header, '' without one. Segments of before
+    have null in the last three.
     """
     import pyarrow as pa
 
@@ -101,6 +102,7 @@ def access_schema() -> "pa.Schema":
             ("latency_ms", pa.float64()),
             ("attempts", pa.int32()),
             ("unit", pa.string()),
+            ("cell", pa.string()),
         ]
     )
 

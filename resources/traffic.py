@@ -175,8 +175,9 @@ def _table(store: Store, key: str) -> "pa.Table":
 
 
 def _filled(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Segments of before attempts and units were kept say nothing of second tries or of users."""
-    return frame.assign(attempts=frame["attempts"].fillna(1).astype("int32"), unit=frame["unit"].fillna(""))
+    """Segments of before say nothing of second tries, of users and of cells."""
+    frame = frame.assign(unit=frame["unit"].fillna(""), cell=frame["cell"].fillna(""))
+    return frame.assign(attempts=frame["attempts"].fillna(1).astype("int32"))
 
 
 def _ordered(frame: "pd.DataFrame", identity: list[str]) -> "pd.DataFrame":

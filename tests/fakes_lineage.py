@@ -56,6 +56,15 @@ class MemoryLineage:
         )
         return run_id
 
+    def follow(
+        self, run_id: str, metrics: Mapping[str, float], step: int, artifacts: Mapping[str, bytes] | None = None
+    ) -> None:
+        self._reach()
+        if run_id not in self.runs:
+            raise LineageError(f"run {run_id}: no such run")
+        self.runs[run_id].metrics.update(metrics)
+        self.runs[run_id].artifacts.update(artifacts or {})
+
     def register(
         self,
         model: str,

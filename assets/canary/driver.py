@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from assets.canary.answers import Agreement, agreement, last_column, question, together
+from assets.canary.coverage import Seen, tally
 from assets.canary.events import (
     Abort,
     Event,
@@ -26,14 +27,15 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import count, due, first_events
+from assets.canary.guards import Look, count, due, first_events
 from assets.canary.lease import claim, close
-from assets.canary.rollout import Phase, Rollout, mirror, share, standby, weights
+from assets.canary.rollout import Phase, Rollout, favoured, mirror, share, standby, weights
 from assets.canary.step import mirror_budget, step
+from assets.cells import Cells
 from assets.scoring import Scorer
 from assets.verdict import Verdict
 from resources.errors import Conflict, GatewayError, ModelNotReady, ServingError, TrimtabError
-from resources.gateway import Gateway, Split
+from resources.gateway import Gateway, Needed, Split
 from resources.lineage import Lineage
 from resources.pools import Assignment, Pools, ServedCounts
 from resources.store import Pointer, Store
@@ -78,6 +80,10 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def _nobody(rollout: Rollout) -> None:
+    """Nobody watches."""
+
+
 @dataclass
 class Driver:
     """Drives one rollout to its end. name: who drives, as the lease says it; etag: of the state it begins from."""
@@ -94,9 +100,11 @@ class Driver:
     pause: Callable[[float], None] = time.sleep
     loaded_at: datetime | None = None
     _began: datetime | None = None
+    show: Callable[[Rollout], None] = _nobody
     _since: datetime | None = None
     _served: dict[str, ServedCounts] = field(default_factory=dict)
     _agreement: Agreement | None = None
+    _cells: Cells | None = None
 
     def drive(self, rollout: Rollout) -> Rollout:
         """Until the rollout has ended and what follows its end is done. `ServingError` when somebody else drives."""
@@ -106,6 +114,7 @@ class Driver:
             rollout = self._save(step(rollout, self._tried(rollout), self.now()))
             if (before.phase, before.rung) != (rollout.phase, rollout.rung):
                 self.say(rollout.diary[-1][1])
+            self.show(rollout)
         if rollout.phase is Phase.PROMOTED:
             self.lineage.set_alias(rollout.model, "champion", rollout.version)
         elif not rollout.rehearsal:
@@ -194,8 +203,9 @@ class Driver:
             if asked:
                 spare = standby(rollout)
                 asked |= {spare: 0} if spare else {}
-                settings = rollout.settings
-                split = Split(asked, mirror(rollout), settings.sticky_header, settings.mirror_percent)
+                settings, wanted = rollout.settings, favoured(rollout)
+                needed = Needed(rollout.needed, wanted) if wanted else None
+                split = Split(asked, mirror(rollout), settings.sticky_header, settings.mirror_percent, needed)
                 self.gateway.set_split(rollout.model, split)
             else:
                 self.gateway.remove(rollout.model)
@@ -272,6 +282,35 @@ class Driver:
         if until <= since or rollout.champion_pool is None:
             return Tick()
         rows = due(self._seen(rollout, max(self._began, since - LONGEST)), since, until)
-        seconds = (until - since).total_seconds()
-        look = count(rows, share(rollout), rollout.challenger_pool, rollout.champion_pool, rollout.slow_ms, seconds)
-        return Observed(look)
+        logged, seconds = self._logged(rollout, since, until), (until - since).total_seconds()
+        if not rollout.needed:
+            return Observed(*self._counted(rollout, rows, share(rollout), seconds, logged))
+        favours = rows["cell"].isin([str(cell) for cell in rollout.needed])
+        # One look in two parts: each has its part of the seconds, so that both together have them once.
+        named_s = seconds * float(favours.mean()) if len(rows) else 0.0
+        part, others = rollout.settings.coverage.need_percent / 100, rows[~favours]
+        rest = self._counted(rollout, others, share(rollout), seconds - named_s, _of(logged, others))
+        return Observed(*rest, self._counted(rollout, rows[favours], part, named_s, _of(logged, rows[favours])))
+
+    def _logged(self, rollout: Rollout, since: datetime, until: datetime) -> pd.DataFrame | None:
+        """Answers of the same look; None where no coverage is asked for, or the challenger is alone."""
+        if rollout.coverage is None or not 0 < share(rollout) < 1:
+            return None
+        logged = self.traffic.answers_seen(rollout.model, since)
+        return logged[logged["seen_at"] < pd.Timestamp(until)]
+
+    def _counted(
+        self, rollout: Rollout, rows: pd.DataFrame, part: float, seconds: float, logged: pd.DataFrame | None
+    ) -> tuple[Look, Seen | None]:
+        """The look of these access rows, and of these answers by cell."""
+        look = count(rows, part, rollout.challenger_pool, str(rollout.champion_pool), rollout.slow_ms, seconds)
+        if logged is None:
+            return look, None
+        if self._cells is None:
+            self._cells = Cells.from_bytes(self.store.get(rollout.cells))
+        return look, tally(logged, self._cells, part, rollout.version, share(rollout))
+
+
+def _of(logged: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame | None:
+    """The answers of these requests."""
+    return None if logged is None else logged[logged["request_id"].isin(rows["request_id"])]

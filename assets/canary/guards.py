@@ -198,14 +198,16 @@ def _look(kept: Sequence[Any]) -> Look:
 
 
 def _halved(looks: tuple[Look, ...]) -> tuple[Look, ...]:
+    """The next look of the same share is merged, whatever share came between: two may go on side by side."""
     merged: list[Look] = []
-    fresh = False
+    single: dict[float, int] = {}
     for look in looks:
-        if fresh and merged[-1].share == look.share:
-            merged[-1], fresh = merged[-1].plus(look), False
+        if look.share in single:
+            place = single.pop(look.share)
+            merged[place] = merged[place].plus(look)
         else:
+            single[look.share] = len(merged)
             merged.append(look)
-            fresh = True
     return tuple(merged)
 
 

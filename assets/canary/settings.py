@@ -10,6 +10,67 @@ MIRROR: Literal["mirror"] = "mirror"
 LADDER: tuple[Rung, ...] = (MIRROR, 1, 5, 25, 50, 100)
 
 
+class CoverageSettings(BaseModel):
+    """Which kinds of requests the challenger has to have answered before the next rung. Off unless `cells` is set:
+    200 cells with 30 requests each want tens of thousands of challenger requests (`trimtab rollout` says how many).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cells: int = Field(
+        default=0,
+        ge=0,
+        le=2000,
+        description="Cells of the feature space, made when a model is trained; 0: no coverage.",
+    )
+    least: int = Field(default=30, ge=1, le=1000, description="Requests after which a cell counts as covered.")
+    covered: tuple[float, ...] = Field(
+        default=(0.80, 0.90, 0.95),
+        min_length=1,
+        description="Before each of the last rungs, as many as given: share of the traffic in covered cells.",
+    )
+    could_fail: tuple[float, ...] = Field(
+        default=(0.35, 0.25, 0.20),
+        min_length=1,
+        description="Before the same rungs: most traffic that could fail for all the challenger has shown.",
+    )
+    most_beyond: float = Field(
+        default=0.02, gt=0, le=1, description="Challenger requests beyond the reference: from here on it is stale."
+    )
+    need_percent: int = Field(
+        default=0,
+        ge=0,
+        le=99,
+        description="Below this rung, percent of requests whose x-trimtab-cell names a cell in need; 0: no favours.",
+    )
+    assignment_alpha: float = Field(
+        default=0.01, gt=0, lt=0.5, description="Chance, per look, to call a random assignment to cells broken."
+    )
+    error_alpha: float = Field(default=0.05, gt=0, lt=0.5, description="Chance that a cell's error bound is too low.")
+
+    @model_validator(mode="after")
+    def _limits_belong_together(self) -> Self:
+        if self.cells == 1:
+            raise ValueError("cells = 1: one cell is always covered; 0 asks for no coverage, 200 is thorough")
+        if len(self.covered) != len(self.could_fail):
+            told = f"covered = {list(self.covered)}, could_fail = {list(self.could_fail)}"
+            raise ValueError(f"{told}: give one of each a rung")
+        if any(not 0 < limit <= 1 for limit in (*self.covered, *self.could_fail)):
+            raise ValueError(f"covered = {list(self.covered)}, could_fail = {list(self.could_fail)}: shares in (0, 1]")
+        if any(low > high for low, high in pairwise(self.covered)):
+            raise ValueError(f"covered = {list(self.covered)}: a higher rung can't ask for less")
+        return self
+
+    def before(self, percents: tuple[int, ...], index: int) -> tuple[float, float] | None:
+        """(covered, could_fail) asked for before the rung percents[index]; None where nothing is.
+
+        >>> CoverageSettings(cells=9, covered=(0.8, 0.9), could_fail=(0.4, 0.3)).before((5, 50, 100), 1)
+        (0.8, 0.4)
+        """
+        at = index - (len(percents) - len(self.covered))
+        return (self.covered[at], self.could_fail[at]) if self.cells and at >= 0 else None
+
+
 class CanarySettings(BaseModel):
     """Defaults: statistics of design section 4. A rollout keeps the settings it began with."""
 
@@ -70,6 +131,8 @@ class CanarySettings(BaseModel):
         default=50.0, gt=0, description="Requests are slow above this, or above the champion's p95 if higher."
     )
 
+    coverage: CoverageSettings = CoverageSettings()
+
     kill_share: float = Field(
         default=0.2, gt=0, le=1, description="Error share, in excess of the champion's, that ends a rollout at once."
     )
@@ -98,6 +161,12 @@ class CanarySettings(BaseModel):
             raise ValueError(f"ladder = {list(self.ladder)}: rungs are 1 to 100 percent and the last one is 100")
         if any(low >= high for low, high in pairwise(percents)):
             raise ValueError(f"ladder = {list(self.ladder)}: each rung must be higher than the one before")
+        if self.coverage.need_percent in percents:
+            told = f"coverage.need_percent = {self.coverage.need_percent}"
+            raise ValueError(f"{told} is a rung of the ladder {list(self.ladder)}: take one more or less")
+        if self.coverage.need_percent and self.sticky_header:
+            told = f"sticky_header = {self.sticky_header!r}, coverage.need_percent = {self.coverage.need_percent}"
+            raise ValueError(f"{told}: favoured requests would move their users, choose one of the two")
         if len(percents) < 2:
             raise ValueError(f"ladder = {list(self.ladder)}: a rung below 100 is needed to compare with the champion")
         return self

@@ -11,7 +11,7 @@ import numpy as np
 from pipelines.observer.envoy_messages import access_log_message, processing_request
 from pipelines.observer.inbox import Copy
 from resources import inference_protocol as protocol
-from resources.envoy_config import UNIT
+from resources.envoy_config import CELL_HEADER, UNIT
 from resources.errors import DataError
 from resources.inference_protocol import Message, Tensor, Values
 from resources.segments import ANSWER_COLUMNS, microseconds
@@ -33,7 +33,8 @@ class Access(NamedTuple):
     ok: bool
     latency_ms: float
     attempts: int
-    unit: str
+    unit: str = ""
+    cell: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,18 @@ def _access(entry: Any, event_time_header: str | None) -> Access:
         latency_ms=last.seconds * 1e3 + last.nanos / 1e6,
         attempts=common.upstream_request_attempt_count,
         unit=unit_of(headers.get(UNIT, "")),
+        cell=_cell(headers.get(CELL_HEADER, "")),
     )
 
 
 def unit_of(value: str) -> str:
     """16 digits that tell users apart and can't be turned back into the header; '' without one."""
     return hashlib.blake2b(value.encode(), digest_size=8, person=b"trimtab unit").hexdigest() if value else ""
+
+
+def _cell(text: str) -> str:
+    """A cell's number as it stands, for that is what the gateway's routes compare; '' for anything else."""
+    return text if len(text) <= 6 and text.isdecimal() else ""
 
 
 def _grpc_status(response: Any) -> int:

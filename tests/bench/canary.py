@@ -11,7 +11,7 @@ from scipy.stats import norm
 from assets.canary.bursts import COMPARED, USUAL, winnings
 from assets.canary.eprocess import harm, log_mean, sample_ratio
 from assets.canary.settings import CanarySettings
-from tests.bench import gateway, rollouts
+from tests.bench import coverage, gateway, rollouts
 from tests.bench.lines import Line, at_most
 from tests.bench.reference_judges import mann_whitney, naive_z, threshold
 
@@ -53,6 +53,7 @@ def lines() -> Iterator[Line]:
         needed / proportional,
         f"proportional, {proportional:.0f}",
     )
+    yield from coverage.lines()
     yield from gateway.lines()
     yield from rollouts.lines()
 

@@ -108,6 +108,14 @@ def test_every_run_is_one_of_its_own(lineage: Lineage | MemoryLineage, model: st
     assert lineage.model_page(model, 4).endswith(f"/#/models/{model}/versions/4")
 
 
+def test_a_run_is_followed_while_what_it_is_about_goes_on(lineage: Lineage | MemoryLineage, model: str) -> None:
+    run_id = lineage.run(model, "rollout", dagster_run_id="d1")
+    for step in (100, 200):
+        lineage.follow(run_id, {"log_e.errors": step / 100, "none": float("nan")}, step, {"page.html": b"%d" % step})
+    with pytest.raises(LineageError, match="nosuchrun"):
+        lineage.follow("nosuchrun", {"x": 1.0}, 1)
+
+
 def test_what_does_not_exist_is_named(lineage: Lineage | MemoryLineage, model: str) -> None:
     register(lineage, model)
     for call in (lineage.onnx, lineage.tags):

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from resources import envoy_routes, gateway
 from resources.envoy_front import Front, write_front
 from resources.errors import GatewayError
-from resources.gateway import Gateway, Split, read_splits
+from resources.gateway import Gateway, Needed, Split, read_splits
 from tests.gateway_stack import Edge, call, running_edge, start_pool, stop
 
 pytestmark = pytest.mark.integration
@@ -90,6 +90,22 @@ def test_a_user_stays_in_the_pool_whose_share_grows_and_users_fall_on_pools_by_t
 def test_a_pool_of_weight_zero_gets_nothing(edge: Edge, clients: Clients, protocol: str) -> None:
     edge.gateway.set_split("zero", Split({"blue": 0, "green": 100}))
     assert {clients.version(protocol, "zero") for _ in range(200)} == {GREEN}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_requests_that_name_a_cell_in_need_are_split_by_weights_of_their_own(
+    edge: Edge, clients: Clients, protocol: str
+) -> None:
+    edge.gateway.set_split("needed", Split({"blue": 99, "green": 1}, needed=Needed((7, 17), {"blue": 50, "green": 50})))
+
+    def green(cell: str | None) -> int:
+        headers = {} if cell is None else {"x-trimtab-cell": cell}
+        return Counter(clients.version(protocol, "needed", headers=headers) for _ in range(400))[GREEN]
+
+    for cell in ("7", "17"):
+        assert binomtest(green(cell), 400, 0.5).pvalue > 1e-7
+    for other in (None, "1", "71", "07", "7,17", "7|17", ""):
+        assert binomtest(green(other), 400, 0.01).pvalue > 1e-7, other
 
 
 def test_stock_clients_may_ask_about_server_and_model(edge: Edge, clients: Clients) -> None:

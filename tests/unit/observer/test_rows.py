@@ -43,10 +43,20 @@ def message(*entries: Any) -> bytes:
     return bytes(found.SerializeToString())
 
 
+@pytest.mark.parametrize(
+    ("header", "cell"), [("17", "17"), ("0", "0"), ("017", "017"), ("7,17", ""), ("-1", ""), ("x" * 9, ""), ("", "")]
+)
+def test_a_rows_cell_is_the_number_that_its_request_named(header: str, cell: str) -> None:
+    named = entry(trailers="0")
+    named.request.request_headers["x-trimtab-cell"] = header
+    (row,) = access_rows(message(named), None)
+    assert row.cell == cell
+
+
 def test_an_entry_becomes_a_row() -> None:
     (row,) = access_rows(message(entry(trailers="0", attempts=2)), None)
     at = 1_700_000_000_000_001
-    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2, "")
+    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2, "", "")
 
 
 @pytest.mark.parametrize(
