@@ -13,8 +13,14 @@ from typing import Any
 
 import click
 
-from pipelines import commands_doctor, commands_models, commands_packages, commands_profile, commands_shadow
-from pipelines.commands_canary import rollback, rollout
+from pipelines import (
+    commands_canary,
+    commands_doctor,
+    commands_models,
+    commands_packages,
+    commands_profile,
+    commands_shadow,
+)
 from pipelines.commands_drift import drift
 from pipelines.demo.damage import KINDS
 from resources.errors import StackError, TrimtabError
@@ -102,8 +108,9 @@ def _port(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ..
 )
 @servers_folder
 @commands_models.models_folder
+@commands_canary.front
 @as_json
-def up(home: Path, ports: dict[str, int], servers: Path | None, models: Path, as_json: bool) -> None:
+def up(home: Path, ports: dict[str, int], servers: Path | None, models: Path, as_json: bool, **front: Any) -> None:
     """Start every part and wait until each really works.
 
     Again on a running stack it repairs: it starts what is not healthy and leaves the rest alone. When a part fails,
@@ -123,6 +130,7 @@ def up(home: Path, ports: dict[str, int], servers: Path | None, models: Path, as
     enter({"TRIMTAB_MODELS": str(models.absolute())})
     blueprint = local.blueprint(home, servers or local.SERVERS)
     explicit = local.explicit_ports(ports)
+    commands_canary.ask_front(home, front)
     try:
         with Progress(quiet=as_json) as progress:
             contents = bring_up(home, blueprint, explicit, progress.report)
@@ -272,7 +280,7 @@ def demo(
         sys.exit(1)
 
 
-for _command in (rollout, rollback):
+for _command in (commands_canary.rollout, commands_canary.rollback):
     main.add_command(stack_home(as_json(_command)))
 
 

@@ -3,16 +3,20 @@
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from resources.errors import NotFound
+from pipelines.commands_models import models_folder
+from resources.errors import NotFound, SpecError
 
 if TYPE_CHECKING:
+    from click.decorators import FC
+
     from assets.canary.rollout import Rollout
     from pipelines.environments import Ports
 
@@ -22,13 +26,26 @@ WATCH_S = 0.5
 @click.command()
 @click.argument("model")
 @click.option("--watch", is_flag=True, help="Follow it to its end; exit code 0 when promoted, else 1.")
-def rollout(model: str, watch: bool, home: Path, as_json: bool) -> None:
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Roll out the champion as its own challenger, and take it back at the end; exit code 0 when no guard fired.",
+)
+@models_folder
+def rollout(model: str, watch: bool, rehearse: bool, home: Path, models: Path, as_json: bool) -> None:
     """Show the latest rollout of a model: state, rung, every guard against its bound, what happened.
 
+    A rehearsal climbs the ladder with real traffic and ends below 100 %: equal models, so what fires is the noise of
+    the machines. It takes the free pool; the version that was kept warm there can't be rolled back to any more.
+
     \b
-    Example
+    Examples
       trimtab rollout flight_delay --watch
+      trimtab rollout flight_delay --rehearse
     """
+    if rehearse:
+        _rehearse(model, home, models, as_json)
+        return
     from rich.console import Console
     from rich.live import Live
 
@@ -50,6 +67,27 @@ def rollout(model: str, watch: bool, home: Path, as_json: bool) -> None:
     else:
         console.print(picture(found, datetime.now(UTC)))
     sys.exit(0 if not watch or found.phase == "PROMOTED" else 1)
+
+
+def front(command: "FC") -> "FC":
+    """Options of what clients meet first."""
+    pem = click.Path(exists=True, dir_okay=False, resolve_path=True)
+    for option in (
+        click.option("--rate-limit", type=click.IntRange(min=1), help="Requests a second, of all clients together."),
+        click.option("--tls-key", type=pem, help="Its private key, PEM."),
+        click.option("--tls-cert", type=pem, help="Certificate of the gateway, PEM. Without it: no TLS."),
+    ):
+        command = option(command)
+    return command
+
+
+def ask_front(home: Path, asked: Mapping[str, Any]) -> None:
+    """Keep what `up` was asked for, for this and every later start of the gateway. Nothing asked: as before."""
+    from resources.envoy_front import Front, write_front
+
+    if any(value is not None for value in asked.values()):
+        front = Front(asked["tls_cert"], asked["tls_key"], asked["rate_limit"])
+        write_front(home.resolve() / "data" / "gateway", front)
 
 
 @click.command()
@@ -77,6 +115,28 @@ def rollback(model: str, reason: str, home: Path, as_json: bool) -> None:
     else:
         back = "nothing" if done.back_to is None else f"version {done.back_to}"
         click.echo(f"{model}: {back} serves again in place of version {done.version}, after {done.seconds:.2f} s")
+
+
+def _rehearse(model: str, home: Path, models: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from assets.verdict import Verdict
+    from pipelines.rehearse import Rehearsal
+    from pipelines.rollout_view import picture, plain
+    from pipelines.spec import load_specs
+
+    specs = {spec.name: spec for spec in load_specs(models)}
+    if model not in specs:
+        raise SpecError(models, "MODEL", model, f"is no model: there are {', '.join(specs)}")
+    doors = _doors(home)
+    ports = (doors.store, doors.pools, doors.gateway, doors.traffic, doors.lineage)
+    rehearsal = Rehearsal(*ports, lambda text: click.echo(text, err=True))
+    ended, decision = rehearsal.rehearse(model, specs[model].canary)
+    if as_json:
+        click.echo(json.dumps(plain(ended, datetime.now(UTC)), indent=2))
+    else:
+        Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(picture(ended, datetime.now(UTC)))
+    sys.exit(0 if decision.verdict is Verdict.PASS else 1)
 
 
 def _doors(home: Path) -> "Ports":

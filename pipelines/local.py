@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+from resources.envoy_front import read_front
 from resources.errors import StackError
 from resources.local import dagster, envoy, mlflow, postgres, s3, supervisor, triton
 from resources.local.keys import Keys, ensure_keys
@@ -217,11 +219,16 @@ def _gateway(home: Path, addresses: Addresses) -> Part:
         pool: (addresses.ports[f"triton-{pool}"]["http"], addresses.ports[f"triton-{pool}"]["grpc"]) for pool in POOLS
     }
 
+    front = read_front(folder)
+
     def ready(_started: datetime) -> None:
         """Envoy says so, and the listener answers."""
         import urllib.error
 
         envoy.ready(admin)
+        if front.certificate:  # whom it is made out to is not for the stack to judge
+            with socket.create_connection(("127.0.0.1", ports["client"]), timeout=2):
+                return
         try:
             fetch(f"http://{addresses.gateway}/v2/health/live")
         except urllib.error.HTTPError as error:
@@ -232,7 +239,7 @@ def _gateway(home: Path, addresses: Addresses) -> Part:
         name="gateway",
         command=tuple(envoy.command(addresses.servers, folder)),
         ready=ready,
-        address=f"http://{addresses.gateway}",
+        address=f"http{'s' * bool(front.certificate)}://{addresses.gateway}",
         ports=ports,
         environment=inherited(),
         prepare=partial(

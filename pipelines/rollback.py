@@ -4,11 +4,11 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from assets.canary.driver import Driver, load, order_back, rollout_key
+from assets.canary.driver import ROLLED_BACK, Driver, load, order_back, rollout_key
 from assets.canary.lease import orphaned
 from assets.canary.revert import decision, refusal, reverted
 from assets.canary.rollout import Phase, Rollout
@@ -122,22 +122,26 @@ class Operator:
         self.gateway.set_split(rollout.model, Split({pool: 100}))
         seconds = self.clock() - began
         self.lineage.set_alias(rollout.model, "champion", version)
+        self.lineage.tag(rollout.model, rollout.version, ROLLED_BACK, f"{self.now():%Y-%m-%d %H:%M} by hand: {reason}")
         made = decision(after, self.now(), reason, seconds)
-        return RolledBack(rollout.model, rollout.version, version, seconds, reason, self._record(made))
+        kept = keep(made, self.store, self.lineage, {"seconds": seconds})
+        return RolledBack(rollout.model, rollout.version, version, seconds, reason, kept)
 
     def _champion(self, rollout: Rollout) -> int | None:
         found = self.lineage.version_of(rollout.model, "champion")
         return found.version if found else None
 
-    def _record(self, made: Decision) -> str:
-        key = decision_key(made)
-        self.store.put(key, made.to_json())
-        self.lineage.run(
-            made.model,
-            made.gate,
-            dagster_run_id=BY_HAND,
-            tags={"verdict": made.verdict.name, "as_of": made.as_of.isoformat(), "why": made.why[:500]},
-            metrics={"seconds": float(made.details["seconds"])},
-            artifacts={"decision.json": made.to_json()},
-        )
-        return key
+
+def keep(made: Decision, store: Store, lineage: Lineage, metrics: Mapping[str, float]) -> str:
+    """Write a decision that no Dagster run made where those of runs are: store and MLflow. Its key in the store."""
+    key = decision_key(made)
+    store.put(key, made.to_json())
+    lineage.run(
+        made.model,
+        made.gate,
+        dagster_run_id=BY_HAND,
+        tags={"verdict": made.verdict.name, "as_of": made.as_of.isoformat(), "why": made.why[:500]},
+        metrics=metrics,
+        artifacts={"decision.json": made.to_json()},
+    )
+    return key

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from assets.canary.forecast import expected_seconds
 from assets.canary.judge import judge
-from assets.canary.rollout import Phase, Rollout, deadline, mirror, warm_until, weights
+from assets.canary.rollout import Phase, Rollout, deadline, favoured, mirror, warm_until, weights
 from assets.verdict import Verdict
 
 COLOURS = {Verdict.PASS: "green", Verdict.INCONCLUSIVE: "dim", Verdict.ERROR: "yellow", Verdict.FAIL: "red"}
@@ -33,6 +33,7 @@ def plain(rollout: Rollout, now: datetime) -> dict[str, Any]:
         "model": rollout.model,
         "version": rollout.version,
         "champion": rollout.champion_version,
+        "rehearsal": rollout.rehearsal,
         "phase": rollout.phase.value,
         "rung": rollout.rung,
         "weights": weights(rollout),
@@ -41,6 +42,10 @@ def plain(rollout: Rollout, now: datetime) -> dict[str, Any]:
         "why": found["why"],
         "evidence": found["evidence"],
         "detectable_ratio": found["details"]["detectable_ratio"],
+        "expected_seconds": expected_seconds(rollout),
+        "coverage": found["details"]["coverage"],
+        "cells": rollout.cells,
+        "favoured": {"cells": list(rollout.needed), "weights": favoured(rollout)},
         "events": [[at.isoformat(), text] for at, text in rollout.diary],
         "driver": rollout.driver,
         "closed": rollout.closed,
@@ -51,6 +56,7 @@ def plain(rollout: Rollout, now: datetime) -> dict[str, Any]:
 
 def _title(rollout: Rollout) -> str:
     over = "first release" if rollout.first_release else f"over version {rollout.champion_version}"
+    over = "rehearsal: its own challenger" if rollout.rehearsal else over
     word = "TAKEN BACK" if rollout.reverted_at else rollout.phase.value.replace("_", " ")
     return f"{rollout.model} version {rollout.version} ({over}): {word}"
 
@@ -59,6 +65,8 @@ def _facts(rollout: Rollout, now: datetime) -> Mapping[str, str]:
     split = ", ".join(f"{percent} % {pool}" for pool, percent in weights(rollout).items()) or "nothing"
     if mirror(rollout):
         split += f", copies to {mirror(rollout)}"
+    if favours := favoured(rollout):
+        split += f"; {favours[rollout.challenger_pool]} % of requests that name one of {len(rollout.needed)} cells"
     facts = {"traffic": split}
     if rollout.reason:
         facts["reason"] = rollout.reason

@@ -4,9 +4,11 @@ Field names are those of Envoy's v3 API: https://www.envoyproxy.io/docs/envoy/la
 """
 
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from resources.envoy_front import Front
 from resources.envoy_lua import MODEL_NAME
 
 Json = dict[str, Any]
@@ -16,6 +18,12 @@ ROUTES_FILE = "routes.json"
 ROUTE_TABLE = "models"
 INFER_ROUTE = "infer"
 REQUEST_COUNTER = "inference.requests"
+# The request header under which the access log finds whom a request is of, where a model's split is sticky.
+UNIT = "x-unit"
+# Which cell of the feature space a request lies in, by the client or the feature service before it.
+CELL_HEADER = "x-trimtab-cell"
+# Where an endpoint's metadata says of which pool it is.
+METADATA = "trimtab"
 
 # Lua buffers a gRPC request to read its model's name, and a retry needs the body again.
 LARGEST_BUFFERED_BODY_BYTES = 64 * 1024 * 1024
@@ -39,6 +47,7 @@ def bootstrap(
     pools: Mapping[str, tuple[int, int]],
     access_port: int,
     copies_port: int,
+    front: Front | None = None,
 ) -> Json:
     """What Envoy starts with. pools: name to (HTTP port, gRPC port); everything listens and connects on loopback.
 
@@ -46,20 +55,28 @@ def bootstrap(
     """
     https = {name: [ports[0]] for name, ports in pools.items()}
     grpcs = {name: [ports[1]] for name, ports in pools.items()}
-    clusters = [_cluster(f"{name}-http", ports, http2=False) for name, ports in https.items()]
-    clusters += [_cluster(f"{name}-grpc", ports, http2=True) for name, ports in grpcs.items()]
+    clusters = [_cluster(f"{name}-http", [_endpoints({name: ports})], http2=False) for name, ports in https.items()]
+    clusters += [_cluster(f"{name}-grpc", [_endpoints({name: ports})], http2=True) for name, ports in grpcs.items()]
+    for first, second in permutations(pools, 2):
+        for kind, ports in (("http", https), ("grpc", grpcs)):
+            tiers = [_endpoints({name: ports[name]}) for name in (first, second)]
+            clusters.append(_cluster(f"{paired(first, second)}-{kind}", tiers, http2=kind == "grpc"))
     clusters += [
-        _cluster("any-http", [port for ports in https.values() for port in ports], http2=False),
-        _cluster("any-grpc", [port for ports in grpcs.values() for port in ports], http2=True),
-        _cluster("access", [access_port], http2=True),
-        _cluster("copies", [copies_port], http2=True),
+        _cluster("any-http", [_endpoints(https)], http2=False),
+        _cluster("any-grpc", [_endpoints(grpcs)], http2=True),
+        _cluster("access", [_endpoints({"observer": [access_port]})], http2=True),
+        _cluster("copies", [_endpoints({"observer": [copies_port]})], http2=True),
     ]
-    manager = {"name": "envoy.filters.network.http_connection_manager", "typed_config": _connection_manager(folder)}
+    front = front or Front()
+    config = _connection_manager(folder)
+    # The limit comes after the filter that finds the model, so that the log can count whose requests it refused.
+    config["http_filters"] = [config["http_filters"][0], *front.filters(), *config["http_filters"][1:]]
+    manager = {"name": "envoy.filters.network.http_connection_manager", "typed_config": config}
     listener = {
         "name": "clients",
         "address": _address(client_port),
         "per_connection_buffer_limit_bytes": LARGEST_BUFFERED_BODY_BYTES,
-        "filter_chains": [{"filters": [manager]}],
+        "filter_chains": [front.chain([manager])],
     }
     return {
         "node": {"id": "gateway", "cluster": "gateway"},
@@ -72,9 +89,24 @@ def _address(port: int) -> Json:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _cluster(name: str, ports: list[int], http2: bool) -> Json:
+def _endpoints(ports: Mapping[str, list[int]]) -> list[Json]:
+    """Each says of which pool it is."""
+    return [
+        {"endpoint": {"address": _address(port)}, "metadata": {"filter_metadata": {METADATA: {"pool": pool}}}}
+        for pool, mine in ports.items()
+        for port in mine
+    ]
+
+
+def paired(first: str, second: str) -> str:
+    """A pool, and behind it another one for second tries: one cluster, so the access log names the first."""
+    return f"{first}+{second}"
+
+
+def _cluster(name: str, tiers: list[list[Json]], http2: bool) -> Json:
+    """tiers: endpoints by priority; all traffic goes to the first but what a route's retry policy sends on."""
     protocol: Json = {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {}}
-    endpoints = [{"endpoint": {"address": _address(port)}} for port in ports]
+    endpoints = [{"priority": priority, "lb_endpoints": tier} for priority, tier in enumerate(tiers)]
     # One stream a request is held open until deferred_close_timeout: the default of 1024 drops copies in silence,
     # and the default of three retries at a time is too few when a pool restarts under load.
     limits = {"max_connections": 10_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 1_000}
@@ -83,7 +115,7 @@ def _cluster(name: str, ports: list[int], http2: bool) -> Json:
         "type": "STATIC",
         "connect_timeout": "1s",
         "circuit_breakers": {"thresholds": [limits]},
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+        "load_assignment": {"cluster_name": name, "endpoints": endpoints},
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": TYPE + "extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -150,7 +182,7 @@ def _access_logs() -> list[Json]:
             "buffer_flush_interval": "0.5s",
             "grpc_service": {"envoy_grpc": {"cluster_name": "access"}},
         },
-        additional_request_headers_to_log=["x-model", "x-event-time"],
+        additional_request_headers_to_log=["x-model", "x-event-time", UNIT, CELL_HEADER],
         # An answer without a body carries its grpc-status in the headers.
         additional_response_headers_to_log=["grpc-status"],
         additional_response_trailers_to_log=["grpc-status"],

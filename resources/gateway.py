@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -19,15 +19,32 @@ from resources.errors import GatewayError
 
 SPLITS_FILE = "splits.json"
 _MODEL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,255}")
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """Inference requests whose header `x-trimtab-cell` names one of `cells` are split by these weights instead."""
+
+    cells: tuple[int, ...]
+    weights: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
-    """weights: pool to percent, in sum 100. mirror: the pool that gets copies whose answers are dropped."""
+    """weights: pool to percent, in sum 100. mirror: the pool that gets copies whose answers are dropped.
+
+    What one pool does not answer (no connection, a broken one, 503) is tried once more: in the other one where that is
+    among the weights, be it with 0, else in the same. sticky: a request header by whose value the pool is chosen;
+    requests without it are split at random. mirror_percent: share of the requests that is copied.
+    """
 
     weights: Mapping[str, int]
     mirror: str | None = None
+    sticky: str | None = None
+    mirror_percent: int = 100
+    needed: Needed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +131,28 @@ def validate(model: str, split: Split, pools: tuple[str, ...]) -> None:
     """Raise `GatewayError` naming what is wrong with the model's name or its split."""
     if not _MODEL_NAME.fullmatch(model):
         raise GatewayError(f"model {model!r}: a name has 1 to 255 letters, digits, '_', '-' or '.'")
-    unknown = [pool for pool in (*split.weights, *([split.mirror] if split.mirror else [])) if pool not in pools]
+    _validate_weights(model, split.weights, pools, *([split.mirror] if split.mirror else []))
+    if split.sticky is not None and not _HEADER_NAME.fullmatch(split.sticky):
+        raise GatewayError(f"{model}: sticky header {split.sticky!r}: small letters, digits and '-'")
+    if not 1 <= split.mirror_percent <= 100:
+        raise GatewayError(f"{model}: {split.mirror_percent} % of the requests can't be copied: 1 to 100")
+    if split.needed is not None:
+        if split.sticky is not None:
+            raise GatewayError(f"{model}: a split that is sticky can't favour cells: a user would change pools")
+        _validate_weights(model, split.needed.weights, pools)
+        if not split.needed.cells or any(cell < 0 for cell in split.needed.cells):
+            raise GatewayError(f"{model}: cells {list(split.needed.cells)} must be numbers from 0, at least one")
+
+
+def _validate_weights(model: str, weights: Mapping[str, int], pools: tuple[str, ...], *others: str) -> None:
+    unknown = [pool for pool in (*weights, *others) if pool not in pools]
     if unknown:
         raise GatewayError(f"{model}: unknown pool {unknown[0]!r}: the pools are {', '.join(pools)}")
-    percents = list(split.weights.values())
+    percents = list(weights.values())
     if any(isinstance(percent, bool) or not isinstance(percent, int) or percent < 0 for percent in percents):
-        raise GatewayError(f"{model}: weights {dict(split.weights)} must be whole percents, none below 0")
+        raise GatewayError(f"{model}: weights {dict(weights)} must be whole percents, none below 0")
     if sum(percents) != 100:
-        raise GatewayError(f"{model}: weights {dict(split.weights)} sum to {sum(percents)}: make it 100")
+        raise GatewayError(f"{model}: weights {dict(weights)} sum to {sum(percents)}: make it 100")
 
 
 def read_splits(folder: Path) -> tuple[dict[str, Split], int]:
@@ -130,21 +161,40 @@ def read_splits(folder: Path) -> tuple[dict[str, Split], int]:
         saved = _json((folder / SPLITS_FILE).read_text())
     except FileNotFoundError:
         return {}, 0
-    splits = {model: Split(entry["weights"], entry["mirror"]) for model, entry in saved["splits"].items()}
+    splits = {
+        model: Split(
+            entry["weights"],
+            entry["mirror"],
+            entry.get("sticky"),
+            entry.get("mirror_percent", 100),
+            _needed(entry.get("needed")),
+        )
+        for model, entry in saved["splits"].items()
+    }
     return splits, int(saved["version"])
+
+
+def _needed(saved: Mapping[str, Any] | None) -> Needed | None:
+    return None if saved is None else Needed(tuple(saved["cells"]), saved["weights"])
 
 
 def write_splits(folder: Path, splits: Mapping[str, Split], number: int) -> None:
     """Replace both files by rename: a reader sees the old or the new one, never half of one."""
-    table = routes({model: (split.weights, split.mirror) for model, split in splits.items()}, str(number))
-    saved = {
-        "version": number,
-        "splits": {m: {"weights": dict(s.weights), "mirror": s.mirror} for m, s in sorted(splits.items())},
-    }
+    sticky = {model: split.sticky for model, split in splits.items() if split.sticky}
+    copied = {model: split.mirror_percent for model, split in splits.items() if split.mirror_percent < 100}
+    needed = {model: (split.needed.cells, split.needed.weights) for model, split in splits.items() if split.needed}
+    weights = {model: (split.weights, split.mirror) for model, split in splits.items()}
+    table = routes(weights, str(number), sticky, copied, needed)
+    saved = {"version": number, "splits": {model: _saved(split) for model, split in sorted(splits.items())}}
     for name, content in ((SPLITS_FILE, saved), (ROUTES_FILE, table)):
         fresh = folder / f".{name}.new"
         fresh.write_text(json.dumps(content, separators=(",", ":")))
         os.replace(fresh, folder / name)
+
+
+def _saved(split: Split) -> dict[str, Any]:
+    needed = split.needed and {"cells": list(split.needed.cells), "weights": dict(split.needed.weights)}
+    return {**asdict(split), "weights": dict(split.weights), "needed": needed}
 
 
 @contextmanager

@@ -84,6 +84,18 @@ class Lineage:
                 self._upload(run_id, artifacts or {})
         return run_id
 
+    def follow(
+        self, run_id: str, metrics: Mapping[str, float], step: int, artifacts: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Add one step of metrics to a run of `run`, and replace these of its artifacts: what goes on while it does."""
+        from mlflow.entities import Metric
+
+        now_ms = int(time.time() * 1000)
+        numbers = [Metric(key, float(value), now_ms, step) for key, value in metrics.items() if math.isfinite(value)]
+        with self._mapped(f"following run {run_id}"):
+            self._client.log_batch(run_id, metrics=numbers)
+            self._upload(run_id, artifacts or {})
+
     def register(
         self,
         model: str,
@@ -143,6 +155,11 @@ class Lineage:
         """Let `champion` or `challenger` name this version."""
         with self._mapped(f"alias {alias} of {model}"):
             self._client.set_registered_model_alias(model, alias, str(version))
+
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        """Write a tag on a version; a later value takes the place of an earlier one."""
+        with self._mapped(f"tag {key} of {model} version {version}"):
+            self._client.set_model_version_tag(model, str(version), key, value[:MAX_TAG])
 
     def version_of(self, model: str, alias: str) -> RegisteredVersion | None:
         """The version an alias names; None without the model or the alias."""

@@ -79,7 +79,13 @@ def microseconds(instant: datetime) -> int:
 
 
 def access_schema() -> "pa.Schema":
-    """One row a request; event_time and seen_at are when it arrived, event_time by its header where that counts."""
+    """One row a request; event_time and seen_at are when it arrived, event_time by its header where that counts.
+
+    pool: the one it was sent to; ok: what the client got. attempts: how often it was sent on; an answer that is ok
+    after two came from a second try, during a rollout in the other pool. unit: hash of the header by which the model's
+    split is sticky, else ''. cell: of the feature space, by the request's header, '' without one. Segments of before
+    have null in the last three.
+    """
     import pyarrow as pa
 
     return pa.schema(
@@ -94,6 +100,9 @@ def access_schema() -> "pa.Schema":
             ("grpc_status", pa.int32()),
             ("ok", pa.bool_()),
             ("latency_ms", pa.float64()),
+            ("attempts", pa.int32()),
+            ("unit", pa.string()),
+            ("cell", pa.string()),
         ]
     )
 

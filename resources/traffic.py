@@ -56,7 +56,7 @@ class Traffic:
         _check_zone(since=since)
         keys = self.store.keys(segments.prefix(model, ACCESS), after=segments.since_key(model, ACCESS, since))
         frame = self._rows(keys, segments.access_schema())
-        return _ordered(frame[frame["seen_at"] >= since], ["request_id"])
+        return _ordered(_filled(frame[frame["seen_at"] >= since]), ["request_id"])
 
     def answers_seen(self, model: str, since: datetime) -> "pd.DataFrame":
         """As `answers`, by when they were seen: at or after `since`, whatever their event time."""
@@ -112,7 +112,7 @@ class Traffic:
         schema = segments.access_schema() if kind == ACCESS else segments.answers_schema()
         frame = self._rows(keys, schema)
         frame = frame[(frame["event_time"] >= start) & (frame["event_time"] < end)]
-        return _ordered(frame, ["request_id"] if kind == ACCESS else ["request_id", "row"])
+        return _ordered(_filled(frame), ["request_id"]) if kind == ACCESS else _ordered(frame, ["request_id", "row"])
 
     def _rows(self, keys: Sequence[str], schema: "pa.Schema") -> "pd.DataFrame":
         import pyarrow as pa
@@ -172,6 +172,12 @@ def _table(store: Store, key: str) -> "pa.Table":
         table = segments.from_bytes(store.get(key), key)
         _cache.put((store, key), table)
     return table
+
+
+def _filled(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Segments of before say nothing of second tries, of users and of cells."""
+    frame = frame.assign(unit=frame["unit"].fillna(""), cell=frame["cell"].fillna(""))
+    return frame.assign(attempts=frame["attempts"].fillna(1).astype("int32"))
 
 
 def _ordered(frame: "pd.DataFrame", identity: list[str]) -> "pd.DataFrame":

@@ -56,6 +56,15 @@ class MemoryLineage:
         )
         return run_id
 
+    def follow(
+        self, run_id: str, metrics: Mapping[str, float], step: int, artifacts: Mapping[str, bytes] | None = None
+    ) -> None:
+        self._reach()
+        if run_id not in self.runs:
+            raise LineageError(f"run {run_id}: no such run")
+        self.runs[run_id].metrics.update(metrics)
+        self.runs[run_id].artifacts.update(artifacts or {})
+
     def register(
         self,
         model: str,
@@ -94,6 +103,9 @@ class MemoryLineage:
     def set_alias(self, model: str, alias: str, version: int) -> None:
         self._at(model, version)
         self.aliases[model, alias] = version
+
+    def tag(self, model: str, version: int, key: str, value: str) -> None:
+        self._at(model, version)[2][key] = value
 
     def version_of(self, model: str, alias: str) -> RegisteredVersion | None:
         self._reach()

@@ -1,6 +1,7 @@
 """The canary room's door."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,26 +9,31 @@ from typing import Any
 import dagster as dg
 
 from assets.canary import forecast
+from assets.canary.coverage import Coverage
 from assets.canary.driver import Driver, load
 from assets.canary.forecast import plan, sentence
 from assets.canary.guards import slow_threshold_ms
 from assets.canary.judge import judge
+from assets.canary.live import Live, latencies, measured
+from assets.canary.page import page
 from assets.canary.picture import figure, sparkline
-from assets.canary.rollout import Rollout, begin, noted
+from assets.canary.replay import same
+from assets.canary.rollout import Rollout, begin, noted, weights
 from assets.canary.settings import CanarySettings
+from assets.cells import Cells, cells_key
 from assets.champion import challenger_of
 from assets.decision import Decision
-from assets.door import gate, interval, record, room
+from assets.door import gate, interval, record, room, scorecard
 from assets.model import Model
 from assets.profile.asset import published
-from resources.errors import ServingError
+from resources.errors import NotFound, ServingError
 from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch")
+CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch", "coverage")
 BEFORE = timedelta(minutes=2)
 # Tag of a run that goes on with a rollout whose driver died: it never begins one of its own.
 RESUMES = "resumes"
@@ -69,7 +75,8 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
         if found and (resumes or not found[0].closed):
             rollout = found[0]
         else:
-            champion, slow_ms, lately = _champion(model.name, lineage, gateway, traffic, settings)
+            champion, slow_ms, lately = champion_now(model.name, lineage, gateway, traffic, settings)
+            cells = cells_now(model.name, challenger.version, champion, store, settings)
             free = next(pool for pool in pools.replicas if champion is None or pool != champion[1])
             rollout = begin(
                 model.name,
@@ -82,29 +89,66 @@ def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: 
                 champion=champion,
                 slow_ms=slow_ms,
                 partition=context.partition_key,
+                coverage=cells,
             )
             if champion is not None:
-                said = sentence(plan(settings, lately))
+                said = sentence(plan(settings, lately, cells[1].reference if cells else None))
                 rollout = noted(rollout, rollout.started_at, said)
                 context.log.info(said)
         # A run that was asked to resume and finds the rollout closed has its record to write, nothing to drive.
-        ended = rollout if rollout.closed else driver.drive(rollout)
+        ended = rollout if rollout.closed else _watched(context, driver, rollout)
         decision = _decision(ended, as_of, driver, published_at, {"package": ended.digest})
+        html = page(ended, decision, latencies(traffic.access_seen(model.name, ended.started_at)))
         metadata = record(
             context,
             decision,
             store,
             lineage,
-            artifacts={"canary.png": figure(decision.details)},
+            artifacts={"canary.png": figure(decision.details), "rollout.html": html.encode()},
             picture=sparkline(decision.details),
         )
-        metadata["version"] = ended.version
+        metadata |= {"version": ended.version, "replays": same(decision.to_dict())}
         yield from gate(context, decision, metadata, CHECKS)
 
     return asset
 
 
-def _champion(
+def _watched(context: dg.AssetExecutionContext, driver: Driver, rollout: Rollout) -> Rollout:
+    """Driven to its end, while its page is in MLflow and each of its rungs on the asset's own page."""
+    runs: list[str] = []
+
+    def write(now: Rollout) -> None:
+        decision = judge(now, datetime.now(UTC), {})
+        access = driver.traffic.access_seen(now.model, now.started_at)
+        artifacts = {"rollout.html": page(now, decision, latencies(access)).encode()}
+        if not runs:
+            tags = {"version": str(now.version)}
+            runs.append(driver.lineage.run(now.model, "rollout", dagster_run_id=context.run_id, tags=tags))
+        driver.lineage.follow(runs[0], measured(decision.details), len(access), artifacts)
+
+    def tell(now: Rollout) -> None:
+        decision = judge(now, datetime.now(UTC), {})
+        metadata: dict[str, Any] = {
+            "phase": now.diary[-1][1],
+            "split": str(weights(now)),
+            "picture": dg.MetadataValue.md(sparkline(decision.details)),
+            "evidence": dg.MetadataValue.md(scorecard(decision)),
+        }
+        if runs:
+            metadata["page"] = dg.MetadataValue.url(driver.lineage.page(runs[0]))
+        context.log_event(dg.AssetObservation(context.asset_key, partition=context.partition_key, metadata=metadata))
+
+    driver.show = live = Live(write, tell)
+    ended = None
+    try:
+        ended = driver.drive(rollout)
+    finally:
+        if trouble := live.close(ended):
+            context.log.info(f"the rollout's page in MLflow is not complete: {trouble}")
+    return ended
+
+
+def champion_now(
     name: str, lineage: Lineage, gateway: Gateway, traffic: Traffic, settings: CanarySettings
 ) -> tuple[tuple[int, str] | None, float, forecast.Traffic]:
     """Version and pool of the champion, by what the gateway serves; above which latency a request is slow; its
@@ -125,6 +169,24 @@ def _champion(
     errors, slow = (float(bad.mean()) if len(mine) else 0.0 for bad in (~mine["ok"], mine["latency_ms"] > slow_ms))
     lately = forecast.Traffic(len(mine) / BEFORE.total_seconds(), errors, slow)
     return (registered.version, pools[0]), slow_ms, lately
+
+
+def cells_now(
+    name: str, challenger: int, champion: tuple[int, str] | None, store: Store, settings: CanarySettings
+) -> tuple[str, Coverage] | None:
+    """The cells that coverage is counted by: those made with the challenger's snapshot, which is the newest; of a
+    version that was trained elsewhere, the champion's. None for a first release, or where the spec asks for none.
+    """
+    if champion is None or not settings.coverage.cells:
+        return None
+    for version in (challenger, champion[0]):
+        key = cells_key(name, version)
+        with suppress(NotFound):
+            return key, Coverage.of(Cells.from_bytes(store.get(key)))
+    raise ServingError(
+        f"{name}: canary.coverage asks for cells, and neither version {challenger} nor {champion[0]} has any: train "
+        f"one by candidate_model, or set canary.coverage.cells to 0"
+    )
 
 
 def _decision(

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from assets.canary.answers import Agreement, agreement, last_column, question, together
+from assets.canary.coverage import Seen, tally
 from assets.canary.events import (
     Abort,
     Event,
@@ -26,14 +27,15 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import count
+from assets.canary.guards import Look, count, due, first_events
 from assets.canary.lease import claim, close
-from assets.canary.rollout import Phase, Rollout, mirror, share, weights
+from assets.canary.rollout import Phase, Rollout, favoured, mirror, share, standby, weights
 from assets.canary.step import mirror_budget, step
+from assets.cells import Cells
 from assets.scoring import Scorer
 from assets.verdict import Verdict
 from resources.errors import Conflict, GatewayError, ModelNotReady, ServingError, TrimtabError
-from resources.gateway import Gateway, Split
+from resources.gateway import Gateway, Needed, Split
 from resources.lineage import Lineage
 from resources.pools import Assignment, Pools, ServedCounts
 from resources.store import Pointer, Store
@@ -43,6 +45,10 @@ from resources.traffic import Traffic
 LOG_LAG = timedelta(seconds=1.5)
 # Requests that were on their way while the weights changed belong to neither rung.
 SETTLE = timedelta(seconds=0.3)
+# A request that takes longer counts in no look; the phase's deadline is for pools that hang.
+LONGEST = timedelta(seconds=60)
+# Tag of a version that was taken back; its alias may go on naming it.
+ROLLED_BACK = "rolled_back"
 # Rows of one question past the gateway: no package's largest batch is smaller.
 ASKED_AT_ONCE = 16
 
@@ -74,6 +80,10 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def _nobody(rollout: Rollout) -> None:
+    """Nobody watches."""
+
+
 @dataclass
 class Driver:
     """Drives one rollout to its end. name: who drives, as the lease says it; etag: of the state it begins from."""
@@ -89,9 +99,12 @@ class Driver:
     now: Callable[[], datetime] = _utc_now
     pause: Callable[[float], None] = time.sleep
     loaded_at: datetime | None = None
+    _began: datetime | None = None
+    show: Callable[[Rollout], None] = _nobody
     _since: datetime | None = None
     _served: dict[str, ServedCounts] = field(default_factory=dict)
     _agreement: Agreement | None = None
+    _cells: Cells | None = None
 
     def drive(self, rollout: Rollout) -> Rollout:
         """Until the rollout has ended and what follows its end is done. `ServingError` when somebody else drives."""
@@ -101,8 +114,13 @@ class Driver:
             rollout = self._save(step(rollout, self._tried(rollout), self.now()))
             if (before.phase, before.rung) != (rollout.phase, rollout.rung):
                 self.say(rollout.diary[-1][1])
+            self.show(rollout)
         if rollout.phase is Phase.PROMOTED:
             self.lineage.set_alias(rollout.model, "champion", rollout.version)
+        elif not rollout.rehearsal:
+            self.lineage.tag(
+                rollout.model, rollout.version, ROLLED_BACK, f"{self.now():%Y-%m-%d %H:%M} {rollout.reason}"
+            )
         return self._save(close(rollout), leased=False)
 
     def _save(self, rollout: Rollout, *, leased: bool = True) -> Rollout:
@@ -146,6 +164,7 @@ class Driver:
     def _load(self, rollout: Rollout) -> Event:
         wanted = Assignment(rollout.version, rollout.package, rollout.digest)
         if self.pools.desired(rollout.challenger_pool).get(rollout.model) != wanted:
+            self._withdraw(rollout)
             self.pools.assign(rollout.challenger_pool, rollout.model, wanted)
         states = self.pools.states(rollout.challenger_pool, rollout.model)
         about_it = [state for state in states if state.digest == wanted.digest]
@@ -157,6 +176,12 @@ class Driver:
             return Loaded()
         self.pause(0.2)
         return Tick()
+
+    def _withdraw(self, rollout: Rollout) -> None:
+        """While the pool changes its version nobody is sent there for a second try either."""
+        split = self.gateway.split(rollout.model)
+        if split and rollout.challenger_pool in split.weights and rollout.champion_pool:
+            self.gateway.set_split(rollout.model, Split({rollout.champion_pool: 100}))
 
     def _ordered_back(self, rollout: Rollout) -> str | None:
         pointer = self.store.pointer(order_key(rollout.model))
@@ -176,13 +201,18 @@ class Driver:
         asked = weights(rollout)
         try:
             if asked:
-                self.gateway.set_split(rollout.model, Split(asked, mirror(rollout)))
+                spare = standby(rollout)
+                asked |= {spare: 0} if spare else {}
+                settings, wanted = rollout.settings, favoured(rollout)
+                needed = Needed(rollout.needed, wanted) if wanted else None
+                split = Split(asked, mirror(rollout), settings.sticky_header, settings.mirror_percent, needed)
+                self.gateway.set_split(rollout.model, split)
             else:
                 self.gateway.remove(rollout.model)
         except GatewayError as error:
             self.pause(0.5)
             return WeightsFailed(str(error))
-        self._since = self.now() + SETTLE
+        self._began = self._since = self.now() + SETTLE
         self._served = {}
         return WeightsConfirmed()
 
@@ -192,7 +222,9 @@ class Driver:
         champion = (0, 0)
         if rollout.champion_pool is not None and rollout.champion_version is not None:
             champion = self._answered(rollout.champion_pool, rollout.model, rollout.champion_version)
-        seen = MirrorSeen(success, fail, *champion)
+        # Of the champion's requests so many have a copy.
+        part = rollout.settings.mirror_percent / 100
+        seen = MirrorSeen(success, fail, *(round(part * number) for number in champion))
         if fail > mirror_budget(seen, rollout.settings) or not rollout.settings.mirror_answers:
             return seen
         if self._agreement is None:
@@ -233,16 +265,52 @@ class Driver:
         first = self._served.setdefault(pool, counts)
         return counts.success - first.success, counts.fail - first.fail
 
+    def _seen(self, rollout: Rollout, since: datetime) -> pd.DataFrame:
+        if rollout.settings.sticky_header is None:
+            return self.traffic.access_seen(rollout.model, since)
+        everything = self.traffic.access_seen(rollout.model, rollout.started_at)
+        rows = first_events(everything[everything["pool"] != ""], rollout.slow_ms, rollout.challenger_pool)
+        return rows[rows["seen_at"] >= pd.Timestamp(since)]
+
     def _look(self, rollout: Rollout) -> Event:
         self.pause(1.0)
         self.traffic.flush()
         since = self._since or self.now() + SETTLE  # a resumed driver counts from now: nothing twice
+        self._began = self._began or since
         until = self.now() - LOG_LAG
         self._since = max(since, until)
         if until <= since or rollout.champion_pool is None:
             return Tick()
-        seen = self.traffic.access_seen(rollout.model, since)
-        rows = seen[seen["seen_at"] < pd.Timestamp(until)]
-        seconds = (until - since).total_seconds()
-        look = count(rows, share(rollout), rollout.challenger_pool, rollout.champion_pool, rollout.slow_ms, seconds)
-        return Observed(look)
+        rows = due(self._seen(rollout, max(self._began, since - LONGEST)), since, until)
+        logged, seconds = self._logged(rollout, since, until), (until - since).total_seconds()
+        if not rollout.needed:
+            return Observed(*self._counted(rollout, rows, share(rollout), seconds, logged))
+        favours = rows["cell"].isin([str(cell) for cell in rollout.needed])
+        # One look in two parts: each has its part of the seconds, so that both together have them once.
+        named_s = seconds * float(favours.mean()) if len(rows) else 0.0
+        part, others = rollout.settings.coverage.need_percent / 100, rows[~favours]
+        rest = self._counted(rollout, others, share(rollout), seconds - named_s, _of(logged, others))
+        return Observed(*rest, self._counted(rollout, rows[favours], part, named_s, _of(logged, rows[favours])))
+
+    def _logged(self, rollout: Rollout, since: datetime, until: datetime) -> pd.DataFrame | None:
+        """Answers of the same look; None where no coverage is asked for, or the challenger is alone."""
+        if rollout.coverage is None or not 0 < share(rollout) < 1:
+            return None
+        logged = self.traffic.answers_seen(rollout.model, since)
+        return logged[logged["seen_at"] < pd.Timestamp(until)]
+
+    def _counted(
+        self, rollout: Rollout, rows: pd.DataFrame, part: float, seconds: float, logged: pd.DataFrame | None
+    ) -> tuple[Look, Seen | None]:
+        """The look of these access rows, and of these answers by cell."""
+        look = count(rows, part, rollout.challenger_pool, str(rollout.champion_pool), rollout.slow_ms, seconds)
+        if logged is None:
+            return look, None
+        if self._cells is None:
+            self._cells = Cells.from_bytes(self.store.get(rollout.cells))
+        return look, tally(logged, self._cells, part, rollout.version, share(rollout))
+
+
+def _of(logged: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame | None:
+    """The answers of these requests."""
+    return None if logged is None else logged[logged["request_id"].isin(rows["request_id"])]

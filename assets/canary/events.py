@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from assets.canary.coverage import Seen
 from assets.canary.guards import Look
 from assets.verdict import Verdict
 
@@ -49,9 +50,13 @@ class MirrorSeen:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What ended since the last look, under weights that were confirmed before it began."""
+    """What ended since the last look, under weights that were confirmed before it began; seen: by cell, where the
+    spec asks for coverage. needed: the same of requests that named a cell in need, which had a share of their own.
+    """
 
     look: Look
+    seen: Seen | None = None
+    needed: tuple[Look, Seen | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

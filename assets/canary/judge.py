@@ -2,20 +2,27 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from assets.canary.coverage import curve, told, waits_for
 from assets.canary.eprocess import detectable_ratio
 from assets.canary.guards import Guards, evidence, last, trace
 from assets.canary.rollout import Phase, Rollout
 from assets.canary.settings import MIRROR, CanarySettings
-from assets.canary.step import mirror_budget
+from assets.canary.step import mirror_budget, stands
 from assets.decision import Decision, Evidence
 from assets.verdict import Verdict
 
+# Of the evidence about slow requests.
+UNIT = "a look: slow requests come in bursts that one pool has to itself, however many are in one it counts once"
+
 
 def judge(rollout: Rollout, as_of: datetime, inputs: Mapping[str, str]) -> Decision:
-    """PASS exactly when promoted. FAIL: a guard fired. INCONCLUSIVE: time ran out, or it still runs. ERROR: broken.
+    """PASS exactly when promoted, or rehearsed to the end. FAIL: a guard fired. ERROR: broken.
+
+    INCONCLUSIVE: time ran out, or it still runs.
 
     The evidence is computed from the looks in the rollout, so `judge(Rollout.from_dict(details["rollout"]), ...)` of a
     kept record says the same again.
@@ -24,8 +31,9 @@ def judge(rollout: Rollout, as_of: datetime, inputs: Mapping[str, str]) -> Decis
         found: tuple[Evidence, ...] = (_outcome(rollout),)
     else:
         guards = evidence(rollout.guards, rollout.settings)
-        found = (_mirror(rollout), *guards, _enough(rollout), _outcome(rollout))
-    return Decision(rollout.model, "canary", as_of, found[-1].why, found, inputs, _details(rollout))
+        found = (_mirror(rollout), *guards, _enough(rollout), _coverage(rollout), _outcome(rollout))
+    gate = "rehearsal" if rollout.rehearsal else "canary"
+    return Decision(rollout.model, gate, as_of, found[-1].why, found, inputs, _details(rollout))
 
 
 def _mirror(rollout: Rollout) -> Evidence:
@@ -48,7 +56,7 @@ def _enough(rollout: Rollout) -> Evidence:
     """Did the canary see enough: every rung its requests?"""
     settings, seen = rollout.settings, rollout.guards.by_share()
     reached = [p for p in settings.percents if p / 100 in seen and seen[p / 100].requests >= settings.requests_per_rung]
-    percents = settings.percents
+    percents = settings.percents[:-1] if rollout.rehearsal else settings.percents
     why = (
         f"{len(reached)} of {len(percents)} rungs had their {settings.requests_per_rung} requests; "
         f"{rollout.guards.canary_requests} reached the challenger; {_detectable_sentence(rollout)}"
@@ -57,11 +65,29 @@ def _enough(rollout: Rollout) -> Evidence:
     return Evidence("enough", verdict, why, len(reached), len(percents))
 
 
+def _coverage(rollout: Rollout) -> Evidence:
+    """Of the feature space, against what the last climb asks for."""
+    settings = rollout.settings.coverage
+    limits = settings.before(rollout.settings.percents, len(rollout.settings.percents) - 1)
+    if limits is None:
+        return Evidence("coverage", Verdict.PASS, "the spec asks for no coverage of the feature space")
+    if rollout.coverage is None:
+        return Evidence("coverage", Verdict.INCONCLUSIVE, "no cells of the feature space to count by")
+    found = stands(rollout, rollout.coverage)
+    waiting = waits_for(found, *limits, settings)
+    why = f"{waiting}; {told(found, settings)}" if waiting else told(found, settings)
+    verdict = Verdict.INCONCLUSIVE if waiting else Verdict.PASS
+    return Evidence("coverage", verdict, why, found.covered, limits[0])
+
+
 def _outcome(rollout: Rollout) -> Evidence:
     if rollout.phase is Phase.PROMOTED:
         return Evidence("rollout", Verdict.PASS, f"version {rollout.version} is promoted: {rollout.reason}")
     if rollout.verdict is None:
         return Evidence("rollout", Verdict.INCONCLUSIVE, f"version {rollout.version} is {rollout.phase}")
+    if rollout.rehearsal and rollout.verdict is Verdict.PASS:
+        ended = Verdict.PASS if rollout.ended else Verdict.INCONCLUSIVE
+        return Evidence("rollout", ended, f"version {rollout.version} as its own challenger {rollout.reason}")
     doing = "is rolled back" if rollout.phase is Phase.ROLLED_BACK else "is being rolled back"
     return Evidence("rollout", _ended(rollout), f"version {rollout.version} {doing}: {rollout.reason}")
 
@@ -123,14 +149,39 @@ def _details(rollout: Rollout) -> dict[str, Any]:
         "log_e": {name: {"value": logs[name], "bound": math.log(1 / alpha)} for name, alpha in bounds.items()},
         "path": {
             "requests": _running_requests(rollout.guards),
-            "percent": [round(100 * look.share) for look in rollout.guards.looks],
+            "percent": _rungs_of(rollout),
             **{name: values.tolist() for name, values in trace(rollout.guards, settings).items()},
         },
         "detectable_ratio": detectable(rollout.guards, settings),
+        "coverage": _seen(rollout),
         "slow_ms": rollout.slow_ms,
+        "slow_unit": UNIT if rollout.guards.bursts else "a request",
         "seconds": (rollout.phase_at - rollout.started_at).total_seconds(),
         "rollout": rollout.to_dict(),
     }
+
+
+def _seen(rollout: Rollout) -> dict[str, Any] | None:
+    """Coverage as pages show it: where it stands, and by rung against the curve one expects."""
+    if rollout.coverage is None:
+        return None
+    settings, coverage = rollout.settings.coverage, rollout.coverage
+    return {
+        "cells": len(coverage.reference),
+        "least": settings.least,
+        "standing": asdict(stands(rollout, coverage)),
+        "curve": curve(coverage, settings.least),
+        "hours": list(coverage.hours),
+    }
+
+
+def _rungs_of(rollout: Rollout) -> list[int]:
+    """The rung of each look, in percent; requests of cells in need belong to the rung of the look before."""
+    favoured, rungs = rollout.settings.coverage.need_percent, list[int]()
+    for look in rollout.guards.looks:
+        percent = round(100 * look.share)
+        rungs.append(rungs[-1] if rungs and favoured and percent == favoured else percent)
+    return rungs
 
 
 def _running_requests(guards: Guards) -> list[int]:

@@ -45,7 +45,7 @@ def figure(details: Mapping[str, Any]) -> bytes:
             # Far below its start a curve says no more than that it is far below.
             axes.plot(path["requests"], [max(y, -2 * bound) for y in path[name]], color=colour, label=name)
             axes.axhline(bound, color=colour, linewidth=0.8, linestyle="--")
-        for at, percent in _changes(path["requests"], path["percent"]):
+        for at, percent in rung_starts(path["requests"], path["percent"]):
             axes.axvline(at, color="#ccc", linewidth=0.8)
             axes.annotate(f"{percent} %", (at, 1), xycoords=("data", "axes fraction"), va="top", fontsize="x-small")
         axes.set_ylabel(title)
@@ -63,7 +63,7 @@ def _thinned(values: Sequence[float], at_most: int) -> list[float]:
     return list(values)[::-1][::step][::-1]
 
 
-def _changes(requests: Sequence[int], percents: Sequence[int]) -> list[tuple[int, int]]:
+def rung_starts(requests: Sequence[int], percents: Sequence[int]) -> list[tuple[int, int]]:
     """(requests seen before, percent) where each rung began."""
     found = []
     for index, percent in enumerate(percents):

@@ -17,6 +17,8 @@ def refusal(rollout: Rollout, now: datetime, replicas: Iterable[tuple[str, int, 
     replicas: name, version and state of each replica of the former champion's pool, as their agents report them.
     """
     again = f"release an earlier version instead: give it the alias challenger and launch {rollout.model}'s canary"
+    if rollout.rehearsal:
+        return f"the latest rollout was a rehearsal of version {rollout.version}, which took the pool: {again}"
     if rollout.phase is Phase.ROLLED_BACK:
         return f"version {rollout.version} was rolled back already: {rollout.reason}"
     if rollout.phase is not Phase.PROMOTED:

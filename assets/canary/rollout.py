@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
+from assets.canary.coverage import Coverage
 from assets.canary.events import MirrorSeen
 from assets.canary.guards import Guards
 from assets.canary.settings import MIRROR, CanarySettings
@@ -37,7 +38,9 @@ class Rollout:
     rung: index into settings.ladder, -1 before the first. confirmed: the gateway serves this rung's weights.
     phase_at: when this phase, or this rung, began. slow_ms: frozen at the start. closed: what follows the end
     (aliases, record) is done as well. partition: Dagster's, of the run that began it. reverted_at: when
-    somebody ordered the promoted version back, within the rollback window.
+    somebody ordered the promoted version back, within the rollback window. rehearsal: the champion as its own
+    challenger, taken back instead of promoted. coverage: None where the spec asks for none; cells: key of the cells
+    that it counts; needed: cells whose requests the gateway favours now.
     """
 
     model: str
@@ -64,6 +67,10 @@ class Rollout:
     closed: bool = False
     partition: str = ""
     reverted_at: datetime | None = None
+    rehearsal: bool = False
+    coverage: Coverage | None = None
+    cells: str = ""
+    needed: tuple[int, ...] = ()
 
     @property
     def first_release(self) -> bool:
@@ -89,6 +96,8 @@ class Rollout:
             "phase": self.phase.value,
             "guards": self.guards.to_dict(),
             "mirrored": asdict(self.mirrored),
+            "needed": list(self.needed),
+            "coverage": None if self.coverage is None else self.coverage.to_dict(),
             "verdict": None if self.verdict is None else self.verdict.name,
             "diary": [[at.isoformat(), text] for at, text in self.diary],
         }
@@ -105,6 +114,8 @@ class Rollout:
                 "phase": Phase(value["phase"]),
                 "guards": Guards.from_dict(value["guards"]),
                 "mirrored": MirrorSeen(**value["mirrored"]),
+                "needed": tuple(value.get("needed", ())),
+                "coverage": Coverage.from_dict(value["coverage"]) if value.get("coverage") else None,
                 "verdict": None if value["verdict"] is None else Verdict[value["verdict"]],
                 "diary": tuple((datetime.fromisoformat(at), text) for at, text in value["diary"]),
             }
@@ -127,8 +138,12 @@ def begin(
     champion: tuple[int, str] | None = None,
     slow_ms: float | None = None,
     partition: str = "",
+    rehearsal: bool = False,
+    coverage: tuple[str, Coverage] | None = None,
 ) -> Rollout:
-    """A new rollout. champion: its version and pool, None for a first release; slow_ms: see slow_threshold_ms."""
+    """A new rollout. champion: its version and pool, None for a first release; slow_ms: see slow_threshold_ms;
+    coverage: key of the cells and the count that begins with them.
+    """
     if champion and champion[1] == challenger_pool:
         raise ValueError(f"{model}: challenger and champion can't share the pool {challenger_pool!r}")
     champion_version, champion_pool = champion or (None, None)
@@ -144,7 +159,11 @@ def begin(
         champion_version=champion_version,
         champion_pool=champion_pool,
         slow_ms=settings.slow_ms if slow_ms is None else slow_ms,
+        guards=Guards.begin(settings),
         partition=partition,
+        rehearsal=rehearsal,
+        cells=coverage[0] if coverage else "",
+        coverage=coverage[1] if coverage else None,
     )
     return noted(rollout, now, f"loading version {version} into {challenger_pool}")
 
@@ -166,6 +185,14 @@ def mirror(rollout: Rollout) -> str | None:
     return rollout.challenger_pool if rollout.phase is Phase.MIRRORING else None
 
 
+def standby(rollout: Rollout) -> str | None:
+    """The pool that gets no share and is warm: there the gateway tries again what the other one did not answer.
+
+    While both pools have a share each is the other's.
+    """
+    return rollout.champion_pool if rollout.phase in (Phase.PROMOTING, Phase.PROMOTED) else None
+
+
 def share(rollout: Rollout) -> float:
     """Share of the challenger, 0 to 1, that `weights` asks for."""
     if rollout.reverted_at is not None:
@@ -176,6 +203,29 @@ def share(rollout: Rollout) -> float:
         rung = rollout.settings.ladder[rollout.rung]
         return 0.0 if rung == MIRROR else rung / 100
     return 0.0
+
+
+def favoured(rollout: Rollout) -> dict[str, int]:
+    """Weights of requests that name one of the cells in `needed`; empty while none is favoured."""
+    percent = rollout.settings.coverage.need_percent
+    if not rollout.needed or rollout.champion_pool is None:
+        return {}
+    return {rollout.challenger_pool: percent, rollout.champion_pool: 100 - percent}
+
+
+def in_need(rollout: Rollout) -> tuple[int, ...]:
+    """Cells that this rung should favour: those with traffic that the challenger has seen too seldom so far.
+
+    What is routed stays as it is until a twentieth of its traffic is covered: each change costs the time to confirm it.
+    """
+    limits = rollout.settings.coverage
+    climbing = rollout.phase in (Phase.ADVANCING, Phase.HOLDING)
+    if rollout.coverage is None or not climbing or 100 * share(rollout) >= limits.need_percent:
+        return ()
+    rows, seen = rollout.coverage.reference, rollout.coverage.seen
+    wanted = tuple(cell for cell in range(len(rows)) if rows[cell] and seen[cell] < limits.least)
+    routed, left = (sum(rows[cell] for cell in cells) for cells in (rollout.needed, wanted))
+    return rollout.needed if wanted and left > 0.95 * routed > 0 else wanted
 
 
 def deadline(rollout: Rollout) -> datetime | None:

@@ -9,6 +9,7 @@ A first release has no champion to compare with: LOADING -> PROMOTING -> PROMOTE
 from dataclasses import replace
 from datetime import datetime
 
+from assets.canary.coverage import Coverage, Standing, standing, waits_for
 from assets.canary.events import (
     Abort,
     Event,
@@ -20,9 +21,14 @@ from assets.canary.events import (
     WeightsFailed,
 )
 from assets.canary.guards import Look, evidence, safe
-from assets.canary.rollout import Phase, Rollout, noted, overdue, share
+from assets.canary.rollout import Phase, Rollout, in_need, noted, overdue, share
 from assets.canary.settings import MIRROR, CanarySettings
 from assets.verdict import Verdict
+
+# The end of a rehearsal that went well.
+REHEARSED = "rehearsed: every share below 100 % was seen and harmlessness is proven; the champion stays"
+# Copies that may fail for each that the champion fails: both fail by chance as well.
+EXCUSED = 1.5
 
 
 def step(rollout: Rollout, event: Event, now: datetime) -> Rollout:
@@ -62,13 +68,28 @@ def _handled(rollout: Rollout, event: Event, now: datetime) -> Rollout:
         case MirrorSeen(), Phase.MIRRORING if rollout.confirmed:
             return _mirrored(rollout, event, now)
         case Observed(look), Phase.ADVANCING | Phase.HOLDING | Phase.PROMOTING if _counts(rollout, look):
-            return _judged(replace(rollout, guards=rollout.guards.update(look)), now)
+            return _rerouted(_judged(_looked(rollout, event), now))
         case _:
             return rollout
 
 
 def _counts(rollout: Rollout, look: Look) -> bool:
     return rollout.confirmed and not rollout.first_release and look.share == share(rollout)
+
+
+def _looked(rollout: Rollout, seen: Observed) -> Rollout:
+    """With the look, and that of requests that named a cell in need: each is judged at its own share, never pooled."""
+    guards, coverage = rollout.guards, rollout.coverage
+    for look, cells in ((seen.look, seen.seen), *([seen.needed] if seen.needed else [])):
+        guards = guards.update(look)
+        coverage = coverage.plus(cells) if coverage and cells else coverage
+    return replace(rollout, guards=guards, coverage=coverage)
+
+
+def _rerouted(rollout: Rollout) -> Rollout:
+    """Cells that have been seen often enough are favoured no longer; the gateway has to confirm that first."""
+    needed = in_need(rollout)
+    return rollout if needed == rollout.needed else replace(rollout, needed=needed, confirmed=False)
 
 
 def _mirrored(rollout: Rollout, seen: MirrorSeen, now: datetime) -> Rollout:
@@ -91,7 +112,7 @@ def _mirrored(rollout: Rollout, seen: MirrorSeen, now: datetime) -> Rollout:
 def mirror_budget(seen: MirrorSeen, settings: CanarySettings) -> float:
     """Copies that may fail: max_error_rate of those asked for, and what the champion's failures excuse."""
     asked = max(seen.success + seen.fail, settings.mirror_requests)
-    return settings.max_error_rate * asked + (1 + settings.tolerance_errors) * seen.champion_fail
+    return settings.max_error_rate * asked + EXCUSED * seen.champion_fail
 
 
 def _judged(rollout: Rollout, now: datetime) -> Rollout:
@@ -102,12 +123,42 @@ def _judged(rollout: Rollout, now: datetime) -> Rollout:
     if rollout.rung_requests < rollout.settings.requests_per_rung:
         return rollout
     next_is_all = rollout.rung + 2 >= len(rollout.settings.ladder)
-    if next_is_all and not safe(rollout.guards, rollout.settings):
+    unseen = uncovered(rollout)
+    if next_is_all and (unseen or not safe(rollout.guards, rollout.settings)):
         if rollout.phase is Phase.ADVANCING:
-            held = _entered(rollout, Phase.HOLDING, now, "holding until harmlessness is proven")
-            return replace(held, confirmed=True)
+            why = f"holding: {unseen}" if unseen else "holding until harmlessness is proven"
+            held = _entered(rollout, Phase.HOLDING, now, why)
+            return replace(held, confirmed=True, needed=rollout.needed)
         return rollout
-    return _climbed(rollout, now)
+    if next_is_all and rollout.rehearsal:
+        done = replace(rollout, verdict=Verdict.PASS, reason=REHEARSED)
+        return _entered(done, Phase.ROLLING_BACK, now, REHEARSED)
+    return rollout if unseen else _climbed(rollout, now)
+
+
+def uncovered(rollout: Rollout) -> str | None:
+    """Why the next rung waits for coverage of the feature space; None when it does not, or none is asked for."""
+    settings, following = rollout.settings, rollout.rung + 1
+    if following >= len(settings.ladder):
+        return None
+    index = following - (len(settings.ladder) - len(settings.percents))
+    limits = settings.coverage.before(settings.percents, index)
+    if limits is None:
+        return None
+    if rollout.coverage is None:
+        return "no cells of the feature space to count by"
+    return waits_for(stands(rollout, rollout.coverage), *limits, settings.coverage)
+
+
+def stands(rollout: Rollout, coverage: Coverage) -> Standing:
+    """Where its coverage stands."""
+    apart = rollout.settings.sticky_header is None
+    return standing(coverage, failed_requests(rollout), rollout.settings.coverage, one_by_one=apart)
+
+
+def failed_requests(rollout: Rollout) -> int:
+    """Of the challenger while the champion served as well: requests that coverage has no features of."""
+    return sum(look.canary_errors for look in rollout.guards.looks if look.share < 1)
 
 
 def _climbed(rollout: Rollout, now: datetime) -> Rollout:
@@ -133,7 +184,8 @@ def _rolling_back(rollout: Rollout, now: datetime, verdict: Verdict, reason: str
 
 
 def _entered(rollout: Rollout, phase: Phase, now: datetime, note: str) -> Rollout:
-    return noted(replace(rollout, phase=phase, phase_at=now, confirmed=False), now, note)
+    entered = noted(replace(rollout, phase=phase, phase_at=now, confirmed=False), now, note)
+    return replace(entered, needed=in_need(entered))
 
 
 def _waiting(rollout: Rollout) -> str:
@@ -146,9 +198,13 @@ def _waiting(rollout: Rollout) -> str:
             told = f"{seen} of {rollout.settings.mirror_requests} copies were answered"
             return told + (f" and {compared} of {wanted} answers compared" if compared < wanted else "")
         case Phase.HOLDING:
+            if unseen := uncovered(rollout):
+                return unseen
             return f"harmlessness is not proven, {rollout.guards.canary_requests} challenger requests seen,"
         case Phase.ADVANCING | Phase.PROMOTING if rollout.confirmed:
             needed = rollout.settings.requests_per_rung
+            if rollout.rung_requests >= needed and (unseen := uncovered(rollout)):
+                return unseen
             return f"{rollout.rung_requests} of {needed} requests came at {100 * share(rollout):.0f} %"
         case _:
             return "the gateway has not confirmed the weights"

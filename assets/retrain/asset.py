@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import dagster as dg
 import pandas as pd
 
+from assets.cells import build_cells, cells_key
 from assets.champion import champion, reference_key
 from assets.decision import Decision, Evidence
 from assets.door import check_results, gate, interval, record, room
@@ -29,9 +30,9 @@ CHECKS = ("floor", "champion", "slices", "calibration", "parity", "schema")
 
 
 def candidate_model(
-    model: Model, partitions: dg.PartitionsDefinition, settings: TrainingSettings, drift: DriftSettings
+    model: Model, partitions: dg.PartitionsDefinition, settings: TrainingSettings, drift: DriftSettings, cells: int = 0
 ) -> dg.AssetsDefinition:
-    """`[model]/candidate_model`: fitted, gated, exported to ONNX, registered."""
+    """`[model]/candidate_model`: fitted, gated, exported to ONNX, registered. cells: for the canary's coverage."""
 
     @room(
         model,
@@ -95,6 +96,11 @@ def candidate_model(
             tags={"as_of": as_of.isoformat(), "decision": decision.digest, "source": "trimtab"},
         )
         store.put(reference_key(model.name, version.version), reference.to_bytes())
+        if cells:
+            # Distilled from what serves now: there the challenger has to do no worse.
+            serving = onnx if current is None else lineage.onnx(model.name, current.version)
+            made = build_cells(known, features, score(serving, known, features), cells)
+            store.put(cells_key(model.name, version.version), made.to_bytes())
         lineage.set_alias(model.name, "challenger", version.version)
         metadata |= {
             "version": version.version,

@@ -117,7 +117,7 @@ def _caught(rollout: Rollout, doors: Ports) -> dict[str, Any]:
         "reason": rollout.reason,
         "verdict": None if rollout.verdict is None else rollout.verdict.name,
         "detected_after_requests": len(mine),
-        "challenger_errors": int((~mine["ok"]).sum()),
+        "challenger_errors": int((~mine["ok"] | (mine["attempts"] > 1)).sum()),
         "copies": rollout.mirrored.success + rollout.mirrored.fail,
         "seconds": {
             "start_to_detected": round((back - rollout.started_at).total_seconds(), 2),

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 PACKAGE = "trimtab.envoy"
-TEXT, BYTES, FLAG = "string", "bytes", "bool"
+TEXT, BYTES, FLAG, COUNT = "string", "bytes", "bool", "uint32"
 TIME, SPAN, NUMBER = "google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.UInt32Value"
 
 # message -> field -> (number, type); "*" repeats, "map" is text to text.
@@ -27,6 +27,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "time_to_last_downstream_tx_byte": (12, SPAN),
         "upstream_cluster": (15, TEXT),
         "duration": (23, SPAN),
+        "upstream_request_attempt_count": (24, COUNT),
     },
     "HTTPRequestProperties": {"path": (5, TEXT), "request_id": (9, TEXT), "request_headers": (13, "map")},
     "HTTPResponseProperties": {
@@ -97,7 +98,7 @@ def _add(message: Any, name: str, number: int, type_: str, scope: str, *, in_one
     field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL)
     if in_oneof:
         field.oneof_index = 0
-    scalars = {TEXT: Field.TYPE_STRING, BYTES: Field.TYPE_BYTES, FLAG: Field.TYPE_BOOL}
+    scalars = {TEXT: Field.TYPE_STRING, BYTES: Field.TYPE_BYTES, FLAG: Field.TYPE_BOOL, COUNT: Field.TYPE_UINT32}
     if type_ in scalars:
         field.type = scalars[type_]
         return

@@ -1,5 +1,6 @@
 """Envoy's messages as rows of the inference log. Pure: bytes in, values out."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import numpy as np
 from pipelines.observer.envoy_messages import access_log_message, processing_request
 from pipelines.observer.inbox import Copy
 from resources import inference_protocol as protocol
+from resources.envoy_config import CELL_HEADER, UNIT
 from resources.errors import DataError
 from resources.inference_protocol import Message, Tensor, Values
 from resources.segments import ANSWER_COLUMNS, microseconds
@@ -30,6 +32,9 @@ class Access(NamedTuple):
     grpc_status: int
     ok: bool
     latency_ms: float
+    attempts: int
+    unit: str = ""
+    cell: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +84,26 @@ def _access(entry: Any, event_time_header: str | None) -> Access:
         event_us=event_us(headers.get(event_time_header) if event_time_header else None, seen_us),
         seen_us=seen_us,
         protocol="grpc" if is_grpc else "http",
-        # A pool that cannot be reached is named too: its failures are its own.
-        pool=common.upstream_cluster.rpartition("-")[0],
+        # The pool that it was sent to first, whether that could be reached or not: its failures are its own.
+        pool=common.upstream_cluster.rpartition("-")[0].partition("+")[0],
         code=code,
         grpc_status=status,
         ok=200 <= code < 300 and status == 0,
         latency_ms=last.seconds * 1e3 + last.nanos / 1e6,
+        attempts=common.upstream_request_attempt_count,
+        unit=unit_of(headers.get(UNIT, "")),
+        cell=_cell(headers.get(CELL_HEADER, "")),
     )
+
+
+def unit_of(value: str) -> str:
+    """16 digits that tell users apart and can't be turned back into the header; '' without one."""
+    return hashlib.blake2b(value.encode(), digest_size=8, person=b"trimtab unit").hexdigest() if value else ""
+
+
+def _cell(text: str) -> str:
+    """A cell's number as it stands, for that is what the gateway's routes compare; '' for anything else."""
+    return text if len(text) <= 6 and text.isdecimal() else ""
 
 
 def _grpc_status(response: Any) -> int:

@@ -8,6 +8,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from resources.envoy_config import bootstrap
+from resources.envoy_front import read_front
 from resources.errors import StackError
 from resources.gateway import read_splits, write_splits
 
@@ -28,7 +29,7 @@ def prepare(
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    config = bootstrap(folder, client_port, admin_port, pools, access_port, copies_port)
+    config = bootstrap(folder, client_port, admin_port, pools, access_port, copies_port, front=read_front(folder))
     fresh = folder / f".{BOOTSTRAP_FILE}.new"
     fresh.write_text(json.dumps(config, indent=1))
     os.replace(fresh, folder / BOOTSTRAP_FILE)

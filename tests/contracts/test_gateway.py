@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from resources.errors import GatewayError
-from resources.gateway import Gateway, Split
+from resources.gateway import Gateway, Needed, Split
 from tests.fakes import MemoryGateway
 from tests.gateway_stack import running_edge
 
@@ -41,6 +41,16 @@ def test_splits_of_many_models_stand_side_by_side(case: Case) -> None:
     assert case.gateway.split("m7") == Split({"green": 100})
     assert case.gateway.split("m8") == Split({"blue": 92, "green": 8}, "green")
     assert len(case.gateway.splits()) == 20
+
+
+def test_cells_in_need_keep_weights_of_their_own(case: Case) -> None:
+    split = Split({"blue": 99, "green": 1}, needed=Needed((3, 17), {"blue": 50, "green": 50}))
+    case.gateway.set_split("m", split)
+    assert case.gateway.split("m") == split
+    for needed in (Needed((), {"blue": 100}), Needed((-1,), {"blue": 100}), Needed((1,), {"blue": 90})):
+        with pytest.raises(GatewayError, match=r"cells|sum to 90"):
+            case.gateway.set_split("m", Split({"blue": 100}, needed=needed))
+    assert case.gateway.split("m") == split
 
 
 def test_a_removed_model_is_unknown_and_may_be_removed_again(case: Case) -> None:

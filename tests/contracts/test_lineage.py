@@ -94,11 +94,26 @@ def test_a_version_names_its_run_its_snapshot_and_its_bytes(lineage: Lineage | M
     assert tags["source"] == "trimtab"
 
 
+def test_a_version_takes_tags_and_keeps_the_last_value(lineage: Lineage | MemoryLineage, model: str) -> None:
+    register(lineage, model)
+    for value in ("once", "twice"):
+        lineage.tag(model, 1, "rolled_back", value)
+    assert lineage.tags(model, 1)["rolled_back"] == "twice"
+
+
 def test_every_run_is_one_of_its_own(lineage: Lineage | MemoryLineage, model: str) -> None:
     ids = {lineage.run(model, "drift", dagster_run_id="d1", metrics={"ks": 0.1}) for _ in range(3)}
     assert len(ids) == 3
     assert all(run_id in lineage.page(run_id) for run_id in ids)
     assert lineage.model_page(model, 4).endswith(f"/#/models/{model}/versions/4")
+
+
+def test_a_run_is_followed_while_what_it_is_about_goes_on(lineage: Lineage | MemoryLineage, model: str) -> None:
+    run_id = lineage.run(model, "rollout", dagster_run_id="d1")
+    for step in (100, 200):
+        lineage.follow(run_id, {"log_e.errors": step / 100, "none": float("nan")}, step, {"page.html": b"%d" % step})
+    with pytest.raises(LineageError, match="nosuchrun"):
+        lineage.follow("nosuchrun", {"x": 1.0}, 1)
 
 
 def test_what_does_not_exist_is_named(lineage: Lineage | MemoryLineage, model: str) -> None:
@@ -108,6 +123,8 @@ def test_what_does_not_exist_is_named(lineage: Lineage | MemoryLineage, model: s
             call(model, 9)
     with pytest.raises(LineageError):
         lineage.set_alias(model, "champion", 9)
+    with pytest.raises(LineageError):
+        lineage.tag(model, 9, "rolled_back", "x")
 
 
 def test_a_dead_server_is_told_at_once_and_by_address(case: Case) -> None:

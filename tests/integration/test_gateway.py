@@ -1,12 +1,16 @@
 """A real Envoy before two pools, asked by stock clients."""
 
 import json
+import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -17,8 +21,9 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from resources import envoy_routes, gateway
+from resources.envoy_front import Front, write_front
 from resources.errors import GatewayError
-from resources.gateway import Gateway, Split, read_splits
+from resources.gateway import Gateway, Needed, Split, read_splits
 from tests.gateway_stack import Edge, call, running_edge, start_pool, stop
 
 pytestmark = pytest.mark.integration
@@ -65,9 +70,42 @@ def test_stock_clients_are_split_by_the_weights(edge: Edge, clients: Clients, pr
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_user_stays_in_the_pool_whose_share_grows_and_users_fall_on_pools_by_the_weights(
+    edge: Edge, clients: Clients, protocol: str
+) -> None:
+    users, held = [f"user-{number}" for number in range(300)], set[str]()
+    for percent in (10, 30, 50):
+        edge.gateway.set_split("sticky", Split({"blue": 100 - percent, "green": percent}, sticky="x-user"))
+        by_user = {u: {clients.version(protocol, "sticky", headers={"x-user": u}) for _ in range(2)} for u in users}
+        assert all(len(versions) == 1 for versions in by_user.values())
+        green = {user for user, versions in by_user.items() if versions == {GREEN}}
+        assert held <= green
+        assert binomtest(len(green), len(users), percent / 100).pvalue > 1e-7
+        held = green
+    nobody = Counter(clients.version(protocol, "sticky") for _ in range(200))
+    assert binomtest(nobody[GREEN], 200, 0.5).pvalue > 1e-7
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_pool_of_weight_zero_gets_nothing(edge: Edge, clients: Clients, protocol: str) -> None:
     edge.gateway.set_split("zero", Split({"blue": 0, "green": 100}))
     assert {clients.version(protocol, "zero") for _ in range(200)} == {GREEN}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_requests_that_name_a_cell_in_need_are_split_by_weights_of_their_own(
+    edge: Edge, clients: Clients, protocol: str
+) -> None:
+    edge.gateway.set_split("needed", Split({"blue": 99, "green": 1}, needed=Needed((7, 17), {"blue": 50, "green": 50})))
+
+    def green(cell: str | None) -> int:
+        headers = {} if cell is None else {"x-trimtab-cell": cell}
+        return Counter(clients.version(protocol, "needed", headers=headers) for _ in range(400))[GREEN]
+
+    for cell in ("7", "17"):
+        assert binomtest(green(cell), 400, 0.5).pvalue > 1e-7
+    for other in (None, "1", "71", "07", "7,17", "7|17", ""):
+        assert binomtest(green(other), 400, 0.01).pvalue > 1e-7, other
 
 
 def test_stock_clients_may_ask_about_server_and_model(edge: Edge, clients: Clients) -> None:
@@ -325,6 +363,15 @@ def test_a_mirror_gets_copies_and_clients_never_its_answers(edge: Edge, clients:
     assert edge.count("green") == before + 50
 
 
+def test_a_part_of_the_requests_is_copied(edge: Edge, clients: Clients) -> None:
+    edge.gateway.set_split("partly", Split({"blue": 100}, "green", mirror_percent=30))
+    before = edge.count("green")
+    for _ in range(400):
+        clients.version("http", "partly")
+    time.sleep(1)
+    assert binomtest(edge.count("green") - before, 400, 0.3).pvalue > 1e-7
+
+
 def test_a_dead_mirror_and_then_a_dead_pool_and_a_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("dying")
     with running_edge(folder) as edge:
@@ -367,3 +414,107 @@ def test_an_overloaded_pool_is_asked_once_more_and_then_says_so(tmp_path_factory
                 assert edge.count("blue") == 2 * at
         finally:
             stop(blue)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("weights", [{"blue": 50, "green": 50}, {"blue": 0, "green": 100}])
+def test_what_a_pool_cannot_answer_the_other_one_does(
+    tmp_path_factory: pytest.TempPathFactory, protocol: str, weights: dict[str, int]
+) -> None:
+    """Dead or overloaded: while both serve the model no client notices, and the answer names who gave it."""
+    folder = tmp_path_factory.mktemp("second")
+    with running_edge(folder) as edge:
+        blue = start_pool(folder, edge.pools["blue"], BLUE)
+        green = start_pool(folder, edge.pools["green"], GREEN, "--unavailable")
+        try:
+            address = f"127.0.0.1:{edge.client}"
+            mine = Clients(httpclient.InferenceServerClient(address), grpcclient.InferenceServerClient(address))
+            edge.gateway.set_split("m", Split(weights))
+            assert {mine.version(protocol, "m") for _ in range(20)} == {BLUE}
+            assert edge.count("green") > 0
+            stop(green)
+            assert {mine.version(protocol, "m") for _ in range(20)} == {BLUE}
+            body = json.dumps({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0]}]}).encode()
+            for _ in range(5):
+                status, headers, _ = call(f"{edge.url}/v2/models/m/infer", body)
+                assert (status, headers["x-pool"]) == (200, "blue")
+        finally:
+            for pool in (blue, green):
+                stop(pool)
+
+
+def test_beyond_the_limit_requests_are_refused_in_both_protocols_and_told_why(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("limited")
+    with running_edge(folder) as edge:
+        edge.stop()
+        write_front(folder, Front(requests_per_s=3))
+        edge.start()
+        blue = start_pool(folder, edge.pools["blue"], BLUE)
+        try:
+            address = f"127.0.0.1:{edge.client}"
+            mine = Clients(httpclient.InferenceServerClient(address), grpcclient.InferenceServerClient(address))
+            edge.gateway.set_split("m", Split({"blue": 100}))
+            for protocol, status in (("http", "429"), ("grpc", "StatusCode.RESOURCE_EXHAUSTED")):
+                time.sleep(1.1)
+                refused = []
+                for _ in range(10):
+                    try:
+                        mine.version(protocol, "m")
+                    except InferenceServerException as error:
+                        refused.append(error.status())
+                assert set(refused) == {status}
+                assert 4 <= len(refused) <= 7
+        finally:
+            stop(blue)
+
+
+def test_with_a_certificate_clients_of_both_protocols_speak_tls_and_no_other(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = self_signed(folder)
+    with running_edge(folder) as edge:
+        edge.stop()
+        write_front(folder, Front(str(certificate), str(key)))
+        edge.start()
+        blue = start_pool(folder, edge.pools["blue"], BLUE)
+        try:
+            edge.gateway.set_split("m", Split({"blue": 100}))
+            address = f"localhost:{edge.client}"
+            secure = Clients(
+                httpclient.InferenceServerClient(
+                    address, ssl=True, ssl_context_factory=lambda: ssl.create_default_context(cafile=str(certificate))
+                ),
+                grpcclient.InferenceServerClient(address, ssl=True, root_certificates=str(certificate)),
+            )
+            assert {secure.version(protocol, "m") for protocol in ("http", "grpc")} == {BLUE}
+            with pytest.raises(OSError, match=r"closed connection|reset"):
+                urlopen(f"{edge.url}/v2/health/live", timeout=5)
+        finally:
+            stop(blue)
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate of localhost and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]),
+    )
+    now = datetime.now(UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    built = built.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = built.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return paths

@@ -71,6 +71,18 @@ def test_a_run_in_mlflow_holds_all_it_was_told(lineage: Lineage, model: str) -> 
     assert files == {"decision.json", "plots"}
 
 
+def test_a_run_that_is_followed_shows_each_step_and_the_last_page(lineage: Lineage, model: str) -> None:
+    run_id = lineage.run(model, "rollout", dagster_run_id="d1")
+    for step in (100, 200):
+        lineage.follow(run_id, {"log_e.errors": step / 100}, step, {"page.html": b"<p>%d</p>" % step})
+    query = f"metrics/get-history?run_id={run_id}&metric_key=log_e.errors"
+    assert [(item["step"], item["value"]) for item in fetched(lineage, query)["metrics"]] == [(100, 1.0), (200, 2.0)]
+    files = {
+        item["path"]: int(item["file_size"]) for item in fetched(lineage, f"artifacts/list?run_id={run_id}")["files"]
+    }
+    assert files == {"page.html": len(b"<p>200</p>")}
+
+
 def test_a_version_is_reached_from_its_snapshot_and_back(lineage: Lineage, model: str) -> None:
     made = register(lineage, model)
     version = fetched(lineage, f"model-versions/get?name={model}&version=1")["model_version"]

@@ -17,6 +17,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from assets.canary.guards import count
 from resources.errors import TrafficError
 from resources.gateway import Split
 from resources.store import S3Store
@@ -196,6 +197,33 @@ def test_failures_are_logged_with_the_pool_that_failed(site: Site, tmp_path: Pat
         assert not rows["ok"].any()
         assert (rows.loc["http", "code"], rows.loc["grpc", "grpc_status"]) == (503, 14)
         assert len(site.traffic.answers(model, *ALWAYS)) == 0
+
+
+def test_an_answer_that_the_other_pool_saved_is_on_record_as_the_failure_of_the_first(
+    site: Site, tmp_path: Path
+) -> None:
+    with running_edge(tmp_path) as edge:
+        edge.stop()
+        edge.access, edge.copies = site.edge.access, site.edge.copies
+        edge.start()
+        green = start_pool(tmp_path, edge.pools["green"], "2")
+        try:
+            edge.gateway.set_split("saved", Split({"blue": 100, "green": 0}))
+            address = f"127.0.0.1:{edge.client}"
+            saved = Site(tmp_path, edge, site.observer, site.traffic, httpclient.InferenceServerClient(address), None)
+            saved.grpc = grpcclient.InferenceServerClient(address)
+            for protocol in ("http", "grpc"):
+                saved.ask(protocol, "saved")
+            time.sleep(1)  # a stopped Envoy takes the last half second of its log with it
+        finally:
+            stop(green)
+    site.traffic.flush()
+    rows = site.traffic.access("saved", *ALWAYS)
+    assert rows["ok"].tolist() == [True, True]
+    assert rows["pool"].tolist() == ["blue", "blue"]
+    assert rows["attempts"].tolist() == [2, 2]
+    look = count(rows, 0.5, "blue", "green", 50.0, 1.0)
+    assert (look.canary_requests, look.canary_errors) == (2, 2)
 
 
 def test_completeness_is_envoys_own_count_against_the_log(tmp_path: Path, site: Site, store: S3Store) -> None:

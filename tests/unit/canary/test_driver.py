@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from assets.canary.driver import Driver, load
+from assets.canary.judge import judge
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from assets.scoring import score
@@ -51,6 +52,7 @@ class World:
             failed = green and i % 100 < 100 * self.challenger_errors
             pool = "green" if green else "blue"
             row = {"request_id": f"{at:%s.%f}", "seen_at": at, "pool": pool, "ok": not failed, "latency_ms": 1.0}
+            row["attempts"] = 1
             self.rows.append(row)
         if split is not None and split.mirror:
             self.mirrored += int(500 * seconds)
@@ -86,7 +88,7 @@ class World:
     def flush(self) -> None: ...
 
     def access_seen(self, model: str, since: datetime) -> pd.DataFrame:
-        columns = ["request_id", "seen_at", "pool", "ok", "latency_ms"]
+        columns = ["request_id", "seen_at", "pool", "ok", "latency_ms", "attempts"]
         return pd.DataFrame([row for row in self.rows if row["seen_at"] >= since], columns=columns)  # type: ignore[operator]
 
 
@@ -147,7 +149,7 @@ def test_a_healthy_challenger_is_promoted_and_then_gets_all_traffic(serving: Wor
     assert ended.closed
     split = serving.gateway.split(MODEL)
     assert split is not None
-    assert (split.weights, split.mirror) == ({"green": 100}, None)
+    assert (split.weights, split.mirror) == ({"green": 100, "blue": 0}, None)
     assert champion(serving) == 2
 
 
@@ -228,7 +230,7 @@ def test_a_driver_killed_after_any_write_is_resumed_to_the_same_end(serving: Wor
     assert champion(serving) == 2
     split = serving.gateway.split(MODEL)
     assert split is not None
-    assert split.weights == {"green": 100}
+    assert split.weights == {"green": 100, "blue": 0}
 
 
 def test_a_pool_that_answers_with_another_model_than_the_registered_one_never_sees_a_client(serving: World) -> None:
@@ -274,3 +276,43 @@ def test_an_observer_that_stays_dead_is_waited_for_until_the_deadline_and_then_r
     split = serving.gateway.split(MODEL)
     assert split is not None
     assert split.weights == {"blue": 100}
+
+
+def test_a_rehearsal_climbs_the_ladder_is_never_promoted_and_leaves_the_champion(serving: World) -> None:
+    serving.served = 1
+    ended = driver(serving).drive(replace(rollout(), version=1, rehearsal=True))
+    assert (ended.phase, ended.verdict, ended.closed) == (Phase.ROLLED_BACK, Verdict.PASS, True)
+    decision = judge(ended, EPOCH, {})
+    assert (decision.gate, decision.verdict) == ("rehearsal", Verdict.PASS)
+    assert {look.share for look in ended.guards.looks} == {0.01, 0.05, 0.25, 0.5}
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"blue": 100}
+    assert champion(serving) == 1
+    assert "rolled_back" not in serving.lineage.tags(MODEL, 1)
+
+
+def test_a_rehearsal_in_which_a_guard_fires_says_so(serving: World) -> None:
+    serving.served, serving.challenger_errors = 1, 0.1
+    ended = driver(serving).drive(replace(rollout(), version=1, rehearsal=True))
+    assert judge(ended, EPOCH, {}).verdict is Verdict.FAIL
+
+
+def test_a_version_that_was_rolled_back_is_tagged_with_the_reason(serving: World) -> None:
+    serving.challenger_errors = 0.1
+    ended = driver(serving).drive(rollout())
+    assert ended.reason in serving.lineage.tags(MODEL, 2)["rolled_back"]
+
+
+def test_while_a_pool_changes_its_version_it_gets_no_second_tries(serving: World) -> None:
+    serving.gateway.set_split(MODEL, Split({"blue": 100, "green": 0}))
+    splits: list[Split | None] = []
+    assign = serving.assign
+
+    def seen(pool: str, model: str, assignment: Assignment) -> None:
+        splits.append(serving.gateway.split(MODEL))
+        assign(pool, model, assignment)
+
+    serving.assign = seen  # type: ignore[method-assign]
+    driver(serving).drive(rollout())
+    assert splits == [Split({"blue": 100})]

@@ -1,5 +1,6 @@
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,17 +8,21 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from assets.canary.eprocess import WORSE
 from assets.canary.guards import (
     COMPARED,
     LONGEST,
     NEWEST,
+    QUICK_MS,
     Guards,
     Look,
     clean_requests_needed,
     count,
+    due,
     evidence,
+    first_events,
     last,
     safe,
     slow_threshold_ms,
@@ -49,7 +54,8 @@ def test_errors_of_the_canary_alone_fail_at_the_exact_bound(share: float) -> Non
     """No error in the baseline, k in the canary: the bound is a sum of five powers."""
 
     def e_value(k: int) -> float:
-        theta = [share * r / (share * r + 1 - share) for r in (1.5, *(1.5 * worse for worse in WORSE))]
+        null = 1 + SETTINGS.tolerance_errors
+        theta = [share * r / (share * r + 1 - share) for r in (null, *(null * worse for worse in WORSE))]
         return COMPARED * float(np.mean([(part / theta[0]) ** k for part in theta[1:]])) + 1 - COMPARED
 
     k = next(k for k in range(1, 200) if e_value(k) >= 1 / SETTINGS.alpha_errors)
@@ -139,6 +145,92 @@ def test_many_more_slow_requests_are_harm() -> None:
     assert verdicts(guards)["slow"] is Verdict.FAIL
 
 
+def test_slow_requests_are_judged_a_look_at_a_time() -> None:
+    at_once = Guards.begin(SETTINGS).update(look(0.5, (1000, 0, 400), (1000, 0, 0)))
+    assert verdicts(at_once)["slow"] is Verdict.INCONCLUSIVE
+    again_and_again = Guards.begin(SETTINGS)
+    for _ in range(12):
+        again_and_again = again_and_again.update(look(0.5, (100, 0, 20), (100, 0, 2)))
+    assert verdicts(again_and_again)["slow"] is Verdict.FAIL
+
+
+def test_a_record_of_before_a_look_was_the_unit_says_the_same_again() -> None:
+    kept = {"looks": [[0.5, 1000, 0, 90, 1000, 0, 10, 1.0]]}
+    old = Guards.from_dict(kept)
+    assert old.bursts is None
+    assert verdicts(old)["slow"] is Verdict.FAIL
+    assert Guards.from_dict(json.loads(json.dumps(old.to_dict()))) == old
+    assert old.update(look()).bursts is None
+
+
+def test_that_few_requests_are_slow_takes_time_to_prove_however_many_there_are() -> None:
+    """A stall makes all of them slow: thousands in one second say little about how often there is one."""
+    brief = Guards.begin(SETTINGS).update(look(0.5, (5000, 0, 0), (5000, 0, 0), seconds=2.0))
+    assert not safe(brief, SETTINGS)
+    assert safe(brief.update(look(0.5, (5000, 0, 0), (5000, 0, 0), seconds=12.0)), SETTINGS)
+    more = clean_requests_needed(brief, "slow", SETTINGS)
+    assert more is not None
+    seconds = more * 2.0 / 5000
+    assert safe(brief.update(look(0.5, (more, 0, 0), (0, 0, 0), seconds=seconds)), SETTINGS)
+    assert not safe(brief.update(look(0.5, (more - 600, 0, 0), (0, 0, 0), seconds=seconds * 0.95)), SETTINGS)
+
+
+def test_a_request_counts_in_the_look_it_began_in_and_a_long_one_once_it_is_in_the_log() -> None:
+    began = pd.Timestamp("2024-01-01", tz="UTC")
+    access = pd.DataFrame(
+        {"seen_at": [began] * 3, "latency_ms": [1.0, QUICK_MS, 3500.0], "request_id": ["a", "b", "c"]}
+    )
+    counted = [
+        list(due(access, began + pd.Timedelta(seconds=s), began + pd.Timedelta(seconds=s + 1))["request_id"])
+        for s in range(5)
+    ]
+    assert counted == [["a", "b"], [], [], ["c"], []]
+
+
+def visits(rng: np.random.Generator, users: int, bad: float, share: float) -> pd.DataFrame:
+    """An access log: a user stays in one arm; whoever meets an error meets six on average, one after the other."""
+    rows = []
+    for user in range(users):
+        pool = "green" if rng.random() < share else "blue"
+        fails = rng.geometric(1 / 6) if rng.random() < bad else 0
+        rows += [(f"u{user}", pool, rng.uniform(0, 100) + at / 10, at >= fails) for at in range(max(fails, 3))]
+    log = pd.DataFrame(rows, columns=["unit", "pool", "at", "ok"])
+    seen_at = pd.Timestamp("2024-01-01", tz="UTC") + pd.to_timedelta(log.pop("at"), unit="s")
+    return log.assign(seen_at=seen_at, latency_ms=1.0, attempts=1, request_id=[f"r{i}" for i in range(len(log))])
+
+
+def test_bursts_of_errors_of_single_users_roll_back_no_equal_challenger() -> None:
+    rng, first, every = np.random.default_rng(8), 0, 0
+    for _ in range(150):
+        log = visits(rng, 600, 0.1, 0.1)
+        once = first_events(log, 50.0, "green")
+        for rows, counted in ((once, "first"), (log, "every")):
+            fired = verdicts(Guards.begin(SETTINGS).update(count(rows, 0.1, "green", "blue", 50.0, 100.0)))
+            bad = fired["errors"] is Verdict.FAIL or fired["sample_ratio"] is Verdict.FAIL
+            first, every = first + (bad and counted == "first"), every + (bad and counted == "every")
+    assert binomtest(first, 150, SETTINGS.alpha_errors + SETTINGS.alpha_sample_ratio, "greater").pvalue > 1e-3
+    assert every > 2 * max(first, 5)
+
+
+def test_of_a_user_the_first_error_the_first_slow_request_and_the_first_visit_count() -> None:
+    at = pd.Timestamp("2024-01-01", tz="UTC") + pd.to_timedelta(range(7), unit="s")
+    log = pd.DataFrame(
+        {
+            "request_id": list("abcdefg"),
+            "unit": ["u", "u", "u", "", "", "u", "v"],
+            "pool": ["blue", "green", "green", "green", "green", "green", "blue"],
+            "ok": [True, False, False, False, False, True, True],
+            "attempts": [1, 1, 1, 1, 1, 2, 1],
+            "latency_ms": [1.0, 90.0, 1.0, 1.0, 90.0, 90.0, 90.0],
+            "seen_at": at,
+        }
+    )
+    # Before green got anything u's visit said nothing; then u errs once and is slow once; two without a name err.
+    assert count(first_events(log, 50.0, "green"), 0.5, "green", "blue", 50.0, 7.0) == Look(
+        0.5, 5, 3, 2, 2, 0, 1, 7.0, users=(3, 1)
+    )
+
+
 @LAW
 @given(st.lists(looks, max_size=12), st.randoms(use_true_random=False))
 def test_neither_order_nor_batching_of_looks_changes_the_evidence(seen: list[Look], random: Any) -> None:
@@ -154,7 +246,9 @@ def test_neither_order_nor_batching_of_looks_changes_the_evidence(seen: list[Loo
 @LAW
 @given(st.lists(looks, max_size=12))
 def test_the_trace_ends_where_the_evidence_is(seen: list[Look]) -> None:
-    guards = Guards(tuple(seen))
+    guards = Guards.begin(SETTINGS)
+    for item in seen:
+        guards = guards.update(item)
     for name, values in trace(guards, SETTINGS).items():
         assert np.isfinite(values).all()
         if seen:
@@ -164,7 +258,9 @@ def test_the_trace_ends_where_the_evidence_is(seen: list[Look]) -> None:
 @LAW
 @given(st.lists(looks, max_size=12))
 def test_guards_survive_a_round_trip_through_json(seen: list[Look]) -> None:
-    guards = Guards(tuple(seen))
+    guards = Guards.begin(SETTINGS).update(look()).update(replace(look(), users=(3, 4)))
+    for item in seen:
+        guards = guards.update(item)
     assert Guards.from_dict(json.loads(json.dumps(guards.to_dict(), allow_nan=False))) == guards
 
 
@@ -187,9 +283,11 @@ def test_access_rows_are_counted_by_pool() -> None:
             "pool": ["green", "green", "blue", "blue", "", "green"],
             "ok": [True, False, True, False, False, True],
             "latency_ms": [10.0, 80.0, 60.0, 5.0, 0.0, 50.0],
+            "attempts": [1, 1, 1, 1, 0, 2],
         }
     )
-    assert count(access, 0.25, "green", "blue", 50.0, 2.5) == Look(0.25, 3, 1, 1, 2, 1, 1, 2.5)
+    # The last request was answered by the other pool after green had failed it.
+    assert count(access, 0.25, "green", "blue", 50.0, 2.5) == Look(0.25, 3, 2, 1, 2, 1, 1, 2.5)
     assert count(access[:0], 0.25, "green", "blue", 50.0, 2.5).requests == 0
 
 

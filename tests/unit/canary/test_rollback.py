@@ -88,6 +88,7 @@ def test_a_promoted_version_goes_back_by_one_change_of_weights(scene: Scene) -> 
     assert (done.version, done.back_to) == (2, 1)
     assert [split.weights for _, split in scene.gateway.history[before:]] == [{"blue": 100}]
     assert scene.lineage.aliases[MODEL, "champion"] == 1
+    assert "too many complaints" in scene.lineage.tags(MODEL, 2)["rolled_back"]
     assert done.record is not None
     record = json.loads(scene.store.get(done.record))
     assert (record["gate"], record["verdict"]) == ("rollback", "PASS")

@@ -56,6 +56,8 @@ def test_a_promoted_version_shows_its_way_back_and_one_taken_back_does_not(climb
 
 def test_programs_get_plain_json(climbing: Rollout) -> None:
     found = json.loads(json.dumps(plain(climbing, NOW)))
+    assert found["coverage"] is None
+    assert found["expected_seconds"] > 0
     assert (found["phase"], found["weights"], found["verdict"]) == (
         "ADVANCING",
         {"green": 25, "blue": 75},

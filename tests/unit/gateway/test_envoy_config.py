@@ -37,10 +37,51 @@ def test_a_pool_of_weight_zero_is_in_no_route(green: int) -> None:
         assert any(name.startswith("green") for name in weights) == (green > 0)
 
 
+def retries(weights: dict[str, int]) -> list[dict[str, Any]]:
+    return [route["route"]["retry_policy"] for route in infer_routes(routes({"m": (weights, None)}, "1"), "m")]
+
+
+def test_a_second_try_goes_to_the_other_pool_only_where_that_serves_the_model_too() -> None:
+    assert all("retry_priority" not in policy for policy in retries({"blue": 100}))
+    for weights in ({"blue": 99, "green": 1}, {"blue": 0, "green": 100}):
+        assert all("previous_priorities" in policy["retry_priority"]["name"] for policy in retries(weights))
+
+
+def test_a_sticky_model_is_split_by_a_hash_of_its_header_and_the_log_is_told_whose_request_it_was() -> None:
+    table = routes({"m": ({"blue": 90, "green": 10}, None), "n": ({"blue": 100}, None)}, "1", sticky={"m": "x-user"})
+    for route in infer_routes(table, "m"):
+        assert route["route"]["hash_policy"] == [{"header": {"header_name": "x-user"}}]
+        assert route["route"]["weighted_clusters"]["use_hash_policy"]
+        assert route["request_headers_to_add"][0]["header"] == {"key": "x-unit", "value": "%REQ(x-user)%"}
+    assert all("hash_policy" not in route["route"] for route in infer_routes(table, "n"))
+
+
+def test_a_pair_holds_the_first_pools_endpoints_first_and_each_says_whose_it_is() -> None:
+    clusters = {c["name"]: c for c in bootstrap(Path("/x"), 1, 2, POOLS, 3, 4)["static_resources"]["clusters"]}
+    for protocol, at in (("http", 0), ("grpc", 1)):
+        tiers = clusters[f"green+blue-{protocol}"]["load_assignment"]["endpoints"]
+        assert [tier["priority"] for tier in tiers] == [0, 1]
+        assert len(clusters[f"green-{protocol}"]["load_assignment"]["endpoints"]) == 1
+        for tier, pool in zip(tiers, ("green", "blue"), strict=True):
+            (endpoint,) = tier["lb_endpoints"]
+            assert endpoint["metadata"]["filter_metadata"] == {"trimtab": {"pool": pool}}
+            assert endpoint["endpoint"]["address"]["socket_address"]["port_value"] == POOLS[pool][at]
+
+
 def test_only_infer_requests_are_mirrored_and_to_the_cluster_of_their_protocol() -> None:
     table = routes({"m": ({"blue": 100}, "green")}, "1")
     mirrors = [route["route"].get("request_mirror_policies") for route in model_routes(table, "m") if "route" in route]
     assert mirrors == [[{"cluster": "green-grpc"}], [{"cluster": "green-http"}], None, None]
+
+
+def test_a_part_of_the_requests_may_be_copied() -> None:
+    table = routes({"m": ({"blue": 100}, "green"), "n": ({"blue": 100}, "green")}, "1", copied={"m": 20})
+    for route in infer_routes(table, "m"):
+        (policy,) = route["route"]["request_mirror_policies"]
+        assert policy["runtime_fraction"]["default_value"] == {"numerator": 20, "denominator": "HUNDRED"}
+    assert all(
+        "runtime_fraction" not in route["route"]["request_mirror_policies"][0] for route in infer_routes(table, "n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +113,7 @@ def test_the_version_is_in_the_answer_that_envoy_is_given() -> None:
 
 
 def test_both_files_are_replaced_and_none_is_left_half_written(tmp_path: Path) -> None:
-    splits = {"m": Split({"blue": 90, "green": 10}, "green"), "n": Split({"green": 100})}
+    splits = {"m": Split({"blue": 90, "green": 10}, "green", "x-user", 20), "n": Split({"green": 100})}
     write_splits(tmp_path, splits, 7)
     assert read_splits(tmp_path) == (splits, 7)
     assert json.loads((tmp_path / "routes.json").read_text())["version_info"] == "7"

@@ -24,6 +24,7 @@ def entry(path: str = INFER, **changes: Any) -> Any:
     found = message_class("HTTPAccessLogEntry")()
     found.common_properties.start_time.FromNanoseconds(1_700_000_000_000_001_000)
     found.common_properties.time_to_last_downstream_tx_byte.FromMicroseconds(2_500)
+    found.common_properties.upstream_request_attempt_count = changes.get("attempts", 1)
     found.common_properties.upstream_cluster = changes.get("cluster", "green-grpc")
     found.request.path, found.request.request_id = path, "r-1"
     found.request.request_headers["x-model"] = "m"
@@ -42,9 +43,20 @@ def message(*entries: Any) -> bytes:
     return bytes(found.SerializeToString())
 
 
+@pytest.mark.parametrize(
+    ("header", "cell"), [("17", "17"), ("0", "0"), ("017", "017"), ("7,17", ""), ("-1", ""), ("x" * 9, ""), ("", "")]
+)
+def test_a_rows_cell_is_the_number_that_its_request_named(header: str, cell: str) -> None:
+    named = entry(trailers="0")
+    named.request.request_headers["x-trimtab-cell"] = header
+    (row,) = access_rows(message(named), None)
+    assert row.cell == cell
+
+
 def test_an_entry_becomes_a_row() -> None:
-    (row,) = access_rows(message(entry(trailers="0")), None)
-    assert row == ("r-1", "m", 1_700_000_000_000_001, 1_700_000_000_000_001, "grpc", "green", 200, 0, True, 2.5)
+    (row,) = access_rows(message(entry(trailers="0", attempts=2)), None)
+    at = 1_700_000_000_000_001
+    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2, "", "")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,7 @@ def test_an_entry_becomes_a_row() -> None:
         ({"headers": "14"}, 14, False),
         ({}, 2, False),
         ({"path": "/v2/models/m/infer", "cluster": "green-http"}, 0, True),
+        ({"path": "/v2/models/m/infer", "cluster": "green+blue-http"}, 0, True),
         ({"path": "/v2/models/m/infer", "code": 503}, 0, False),
         ({"path": "/v2/models/m/infer", "code": 0}, 0, False),
     ],

@@ -11,7 +11,7 @@ from tests.fakes import MemoryStore
 
 def rows(count: int, model: str = "m", first: int = 0) -> list[Access]:
     return [
-        Access(f"r{i}", model, 10**15 + i, 10**15 + i, "http", "blue", 200, 0, True, 1.0)
+        Access(f"r{i}", model, 10**15 + i, 10**15 + i, "http", "blue", 200, 0, True, 1.0, 1, "")
         for i in range(first, first + count)
     ]
 

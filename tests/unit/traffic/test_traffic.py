@@ -24,7 +24,7 @@ def at(hours: float) -> datetime:
 
 def access(request: str, hours: float, seen_s: float = 0.0, pool: str = "blue") -> Access:
     seen = microseconds(SEEN + timedelta(seconds=seen_s))
-    return Access(request, "m", microseconds(at(hours)), seen, "grpc", pool, 200, 0, True, 1.5)
+    return Access(request, "m", microseconds(at(hours)), seen, "grpc", pool, 200, 0, True, 1.5, 1, "")
 
 
 def answer(request: str, hours: float, key: str, value: float = 0.25, seen_s: float = 0.0) -> Answer:
