@@ -1,4 +1,4 @@
 """The floor plan: one room a stage, walked in this order.
 
-snapshot → drift → shadow → retrain → profile → canary
+snapshot → drift → shadow → retrain → profile → canary (→ fallback, where a spec asks for it)
 """

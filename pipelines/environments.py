@@ -8,7 +8,7 @@ from pathlib import Path
 from resources.errors import SpecError
 from resources.gateway import Gateway
 from resources.lineage import Lineage
-from resources.pools import Pools
+from resources.pools import LITE, Pools
 from resources.profiler import Profiler
 from resources.signing import key_file
 from resources.store import S3Store
@@ -34,6 +34,8 @@ class Environment:
     verify_keys: tuple[Path, ...]
     triton_blue: str
     triton_green: str
+    triton_lite: str | None
+    """Of the tier of cheaper copies; None where there is none."""
     max_loops: int
     """Loops of all models that may run at once."""
 
@@ -62,6 +64,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         ),
         triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
+        triton_lite=env.get("TRIMTAB_TRITON_LITE"),
         max_loops=_whole(env.get("TRIMTAB_MAX_LOOPS", "4")),
     )
 
@@ -92,6 +95,7 @@ class Ports:
 def ports(where: Environment) -> Ports:
     """The ports of an environment: the one place where they are chosen."""
     store = S3Store(where.bucket, where.s3_endpoint)
+    lite = {f"{LITE}-0": where.triton_lite} if where.triton_lite else {}
     return Ports(
         store=store,
         lineage=Lineage(where.mlflow_uri),
@@ -99,8 +103,9 @@ def ports(where: Environment) -> Ports:
         gateway=Gateway(where.gateway_folder, where.gateway_admin),
         pools=Pools(
             store,
-            replicas={"blue": ("blue-0",), "green": ("green-0",)},
-            triton_urls={"blue-0": where.triton_blue, "green-0": where.triton_green},
+            # Rollouts take the first free pool: the lite tier comes last, so it is never theirs.
+            replicas={"blue": ("blue-0",), "green": ("green-0",)} | ({LITE: (f"{LITE}-0",)} if lite else {}),
+            triton_urls={"blue-0": where.triton_blue, "green-0": where.triton_green} | lite,
         ),
         profiler=Profiler(where.servers, where.home / "data" / "profiler"),
         signing_key=where.signing_key,

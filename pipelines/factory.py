@@ -7,6 +7,7 @@ import dagster as dg
 
 from assets.canary.asset import canary_rollout
 from assets.drift.asset import drift_report
+from assets.fallback.asset import fallback_copy
 from assets.model import Model
 from assets.profile.asset import serving_profile
 from assets.retrain.asset import candidate_model
@@ -19,10 +20,14 @@ from resources.features import FeatureRegistry
 WATCH = ("feature_snapshot", "drift_report")
 IMPROVE = ("shadow_evaluation", "candidate_model", "serving_profile", "canary_rollout")
 RELEASE = IMPROVE[1:]
+FALLBACK = "fallback_copy"
 
 
 def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
-    """One model's six assets, in walking order. Partitions default to the spec's own cadence and start."""
+    """One model's six assets, in walking order, and a seventh where its spec asks for a fallback copy.
+
+    Partitions default to the spec's own cadence and start.
+    """
     partitions = partitions or partitions_by_cadence([spec])[spec.cadence]
     model = model_of(spec)
     lookback = timedelta(days=spec.training.lookback_days)
@@ -34,8 +39,14 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
             candidate_model(model, partitions, spec.training, spec.drift, spec.canary.coverage.cells),
             serving_profile(model, partitions, spec.profile),
             canary_rollout(model, partitions, spec.canary),
+            *([fallback_copy(model, partitions, spec.fallback, spec.training)] if spec.fallback.enabled else []),
         ]
     )
+
+
+def rooms_of(spec: ModelSpec, rooms: tuple[str, ...]) -> tuple[str, ...]:
+    """The rooms of a model that a run of these walks through: after a rollout its fallback copy, if it keeps one."""
+    return (*rooms, FALLBACK) if spec.fallback.enabled and rooms[-1:] == IMPROVE[-1:] else rooms
 
 
 def model_of(spec: ModelSpec) -> Model:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from pipelines.factory import IMPROVE, RELEASE, WATCH
+from pipelines.factory import IMPROVE, RELEASE, WATCH, rooms_of
 from pipelines.spec import ModelSpec
 
 PURPOSES = {
@@ -37,7 +37,9 @@ def build_jobs(specs: Iterable[ModelSpec]) -> list[UnresolvedAssetJobDefinition]
     return [
         dg.define_asset_job(
             job_name(purpose, cadence),
-            selection=dg.AssetSelection.assets(*[key for spec in members for key in keys(spec.name, rooms)]),
+            selection=dg.AssetSelection.assets(
+                *[key for spec in members for key in keys(spec.name, rooms_of(spec, rooms))]
+            ),
             executor_def=dg.in_process_executor,
             description=description,
         )

@@ -20,13 +20,14 @@ from resources.local.ports import HOST
 from resources.local.probes import fetch
 from resources.local.stack import Blueprint
 from resources.local.supervisor import Journal
-from resources.pools import status_key
+from resources.pools import LITE, status_key
 
 PROJECT = Path(__file__).resolve().parents[1]
 SERVERS = PROJECT / "deploy" / "servers" / ".venv"
 DEFINITIONS = "pipelines.definitions"
 BUCKET = "trimtab"
 POOLS = ("blue", "green")
+MODELS = PROJECT / "pipelines" / "models"
 # In the order in which people read them; the first port of a part is the one `--port PART=N` sets.
 PREFERRED: dict[str, Mapping[str, int]] = {
     "postgres": postgres.PORTS,
@@ -34,6 +35,7 @@ PREFERRED: dict[str, Mapping[str, int]] = {
     "mlflow": mlflow.PORTS,
     "triton-blue": {"http": 8000, "grpc": 8001, "metrics": 8002},
     "triton-green": {"http": 8010, "grpc": 8011, "metrics": 8012},
+    "triton-lite": {"http": 8020, "grpc": 8021, "metrics": 8022},
     "gateway": {"client": 8080, "admin": 9901},
     "observer": {"http": 8090, "access": 8091, "copies": 8092},
     **dagster.PORTS,
@@ -92,6 +94,7 @@ def stack_environment(addresses: Addresses, home: Path) -> dict[str, str]:
         "TRIMTAB_VERIFY_KEY": os.pathsep.join(map(str, keys.trusted)),
         "TRIMTAB_TRITON_BLUE": addresses.url("triton-blue"),
         "TRIMTAB_TRITON_GREEN": addresses.url("triton-green"),
+        **({"TRIMTAB_TRITON_LITE": addresses.url("triton-lite")} if wants_lite() else {}),
         "TRIMTAB_DAGSTER": addresses.url(dagster.WEBSERVER),
         "DAGSTER_HOME": str(home / "dagster"),
         **QUIET,
@@ -108,6 +111,15 @@ def blueprint(home: Path, servers: Path = SERVERS, definitions: str = DEFINITION
         )
     preferred = {f"{part}.{name}": port for part, ports in PREFERRED.items() for name, port in ports.items()}
     return Blueprint(servers, preferred, partial(_build, home, servers, definitions))
+
+
+def wants_lite() -> bool:
+    """Whether any model keeps a fallback copy: only then a third Triton and its agent are worth their memory."""
+    import yaml
+
+    folder = Path(inherited().get("TRIMTAB_MODELS", MODELS))
+    specs = [yaml.safe_load(file.read_text()) for file in folder.glob("*/model.yaml")]
+    return any(((spec or {}).get("fallback") or {}).get("enabled") for spec in specs)
 
 
 def strays(home: Path) -> list[Callable[[], int | None]]:
@@ -142,12 +154,13 @@ def _build(home: Path, servers: Path, definitions: str, flat: Mapping[str, int])
         # Its slow start need not wait for S3, which holds artifacts only.
         after=(postgres.NAME,),
     )
+    pools = (*POOLS, LITE) if wants_lite() else POOLS
     parts = [
         postgres.part(servers, home, ports["postgres"], keys, (dagster.DATABASE, mlflow.DATABASE)),
         s3.part(servers, home, ports["s3"], keys, BUCKET),
         tracking,
-        *(_triton(home, addresses, keys, pool) for pool in POOLS),
-        *(_agent(home, addresses, keys, pool, told) for pool in POOLS),
+        *(_triton(home, addresses, keys, pool) for pool in pools),
+        *(_agent(home, addresses, keys, pool, told) for pool in pools),
         _gateway(home, addresses),
         _observer(addresses, told),
         *dagster.parts(home, ports, database_port, inherited() | told, definitions),
@@ -215,9 +228,9 @@ def _agent(home: Path, addresses: Addresses, keys: Keys, pool: str, told: Mappin
 def _gateway(home: Path, addresses: Addresses) -> Part:
     folder, admin = home / "data" / "gateway", addresses.url("gateway", "admin")
     ports, observer = addresses.ports["gateway"], addresses.ports["observer"]
-    pools = {
-        pool: (addresses.ports[f"triton-{pool}"]["http"], addresses.ports[f"triton-{pool}"]["grpc"]) for pool in POOLS
-    }
+    tritons = {pool: addresses.ports[f"triton-{pool}"] for pool in (*POOLS, LITE)}
+    pools = {pool: (tritons[pool]["http"], tritons[pool]["grpc"]) for pool in POOLS}
+    lite = (tritons[LITE]["http"], tritons[LITE]["grpc"]) if wants_lite() else None
 
     front = read_front(folder)
 
@@ -243,7 +256,7 @@ def _gateway(home: Path, addresses: Addresses) -> Part:
         ports=ports,
         environment=inherited(),
         prepare=partial(
-            envoy.prepare, folder, ports["client"], ports["admin"], pools, observer["access"], observer["copies"]
+            envoy.prepare, folder, ports["client"], ports["admin"], pools, observer["access"], observer["copies"], lite
         ),
     )
 

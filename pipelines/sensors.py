@@ -14,7 +14,7 @@ from dagster._core.storage.asset_check_execution_record import (
 )
 
 from assets.door import AS_OF_TAG
-from pipelines.factory import IMPROVE
+from pipelines.factory import IMPROVE, rooms_of
 from pipelines.jobs import job_name, keys
 from pipelines.spec import ModelSpec
 
@@ -153,7 +153,7 @@ def request(spec: ModelSpec, alarm: Alarm) -> dg.RunRequest:
         run_key=f"{spec.name}:{alarm.record}",
         job_name=job_name("improve", spec.cadence),
         partition_key=alarm.partition,
-        asset_selection=keys(spec.name, IMPROVE),
+        asset_selection=keys(spec.name, rooms_of(spec, IMPROVE)),
         tags={
             **{"model": spec.name, "trigger": f"drift {alarm.check}", "rollout/model": spec.name},
             **({AS_OF_TAG: alarm.as_of} if alarm.as_of else {}),

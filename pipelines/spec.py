@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from assets.canary.settings import CanarySettings
 from assets.drift.settings import DriftSettings
+from assets.fallback.settings import FallbackSettings
 from assets.profile.settings import ProfileSettings
 from assets.retrain.settings import TrainingSettings
 from assets.shadow.settings import ShadowSettings
@@ -39,6 +40,7 @@ class ModelSpec(BaseModel):
     training: TrainingSettings = TrainingSettings()
     profile: ProfileSettings = ProfileSettings()
     canary: CanarySettings = CanarySettings()
+    fallback: FallbackSettings = FallbackSettings()
 
     @field_validator("start")
     @classmethod

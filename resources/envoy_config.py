@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+from resources.envoy_fallback import DEGRADED, behind
 from resources.envoy_front import Front
 from resources.envoy_lua import MODEL_NAME
 
@@ -48,8 +49,11 @@ def bootstrap(
     access_port: int,
     copies_port: int,
     front: Front | None = None,
+    lite: tuple[int, int] | None = None,
 ) -> Json:
     """What Envoy starts with. pools: name to (HTTP port, gRPC port); everything listens and connects on loopback.
+
+    lite: ports of the tier that answers in need, behind every pool.
 
     Routes come from `folder/routes.json`, which Envoy reads again whenever it is replaced by a rename.
     """
@@ -67,6 +71,8 @@ def bootstrap(
         _cluster("access", [_endpoints({"observer": [access_port]})], http2=True),
         _cluster("copies", [_endpoints({"observer": [copies_port]})], http2=True),
     ]
+    if lite is not None:
+        clusters = [behind(cluster, pools, lite) for cluster in clusters]
     front = front or Front()
     config = _connection_manager(folder)
     # The limit comes after the filter that finds the model, so that the log can count whose requests it refused.
@@ -184,7 +190,7 @@ def _access_logs() -> list[Json]:
         },
         additional_request_headers_to_log=["x-model", "x-event-time", UNIT, CELL_HEADER],
         # An answer without a body carries its grpc-status in the headers.
-        additional_response_headers_to_log=["grpc-status"],
+        additional_response_headers_to_log=["grpc-status", DEGRADED],
         additional_response_trailers_to_log=["grpc-status"],
     )
     tags = [{"name": "model", "value_format": "%REQ(x-model)%"}]
@@ -207,6 +213,7 @@ def _copies() -> Json:
         "content-type",
         "content-encoding",
         "inference-header-content-length",
+        DEGRADED,
         ":status",
     ]
     return named(

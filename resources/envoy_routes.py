@@ -14,6 +14,7 @@ from resources.envoy_config import (
     named,
     paired,
 )
+from resources.envoy_fallback import with_fallback
 
 _TIMEOUT = "300s"
 # Not by the cluster: a second try may have been answered by the other pool.
@@ -36,12 +37,14 @@ def routes(
     sticky: Mapping[str, str] | None = None,
     copied: Mapping[str, int] | None = None,
     needed: Mapping[str, tuple[Sequence[int], Mapping[str, int]]] | None = None,
+    fallbacks: Mapping[str, float | None] | None = None,
 ) -> Json:
     """The whole routes file: model to (weights in percent by pool, mirror pool), side by side.
 
     sticky: models of which a request's pool is chosen by a header, and that header. copied: models of which not all
     requests are copied to the mirror, and how many percent are. needed: model to (cells, weights of requests whose
-    header names one of them).
+    header names one of them). fallbacks: models that the lite tier answers for in need, and the ms after which it is
+    asked as well, or None.
 
     Models are found by one hash lookup of `x-model`, which the Lua filter wrote: a thousand models cost what one costs.
     """
@@ -49,21 +52,24 @@ def routes(
     if splits:
         header = {"@type": TYPE + "type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": "x-model"}
         models = {
-            model: _route_list(
-                [
-                    *_needed_routes(*(needed or {}).get(model, ((), {}))),
-                    *(
-                        _by_header(_mirrored(route, (copied or {}).get(model, 100)), (sticky or {}).get(model))
-                        for route in _model_routes(weights, mirror)
-                    ),
-                ]
-            )
+            model: [
+                *_needed_routes(*(needed or {}).get(model, ((), {}))),
+                *(
+                    _by_header(_mirrored(route, (copied or {}).get(model, 100)), (sticky or {}).get(model))
+                    for route in _model_routes(weights, mirror)
+                ),
+            ]
             for model, (weights, mirror) in splits.items()
+        }
+        models |= {
+            model: [with_fallback(route, after_ms) for route in models[model]]
+            for model, after_ms in (fallbacks or {}).items()
+            if model in models
         }
         host["matcher"] = {
             "matcher_tree": {
                 "input": {"name": "model", "typed_config": header},
-                "exact_match_map": {"map": models},
+                "exact_match_map": {"map": {model: _route_list(entries) for model, entries in models.items()}},
             },
             "on_no_match": _route_list(_other_routes()),
         }

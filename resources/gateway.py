@@ -48,6 +48,16 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Fallback:
+    """A request that is answered 503, or nothing, is asked again in the lite tier, and its answer says `x-degraded`.
+
+    after_ms: ask there as well when an answer takes longer, and take the first one that comes; None for never.
+    """
+
+    after_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Gateway:
     """The splits of all models. folder: where Envoy reads its routes; admin_url: Envoy's own admin interface."""
 
@@ -77,18 +87,34 @@ class Gateway:
         with _locked(self.folder):
             self._change({name: split for name, split in self.splits().items() if name != model}, 10)
 
-    def _change(self, splits: dict[str, Split], timeout_s: float) -> float:
-        before, number = read_splits(self.folder)
-        if splits != before:
-            number += 1
+    def fallbacks(self) -> dict[str, Fallback]:
+        """Models whose requests may be answered by a copy in the lite tier."""
+        return read_fallbacks(self.folder)
+
+    def set_fallback(self, model: str, fallback: Fallback | None, timeout_s: float = 10) -> float:
+        """Let the lite tier answer for the model in need, whatever its split is and becomes; None for never more.
+
+        Seconds until Envoy shows it; `GatewayError` as in `set_split`.
+        """
+        with _locked(self.folder):
+            kept = {name: one for name, one in self.fallbacks().items() if name != model}
+            return self._change(self.splits(), timeout_s, kept | ({model: fallback} if fallback else {}))
+
+    def _change(
+        self, splits: dict[str, Split], timeout_s: float, fallbacks: Mapping[str, Fallback] | None = None
+    ) -> float:
+        (before, number), in_need = read_splits(self.folder), self.fallbacks()
+        fallbacks = in_need if fallbacks is None else fallbacks
+        changed = (splits, fallbacks) != (before, in_need)
+        number += changed
         started = time.monotonic()
-        refused = self._refusals(timeout_s) if splits != before else 0
-        write_splits(self.folder, splits, number)
+        refused = self._refusals(timeout_s) if changed else 0
+        write_splits(self.folder, splits, number, fallbacks)
         try:
             self._confirm(str(number), refused, started + timeout_s)
         except GatewayError:
             # A number is never used again: Envoy may have taken it just now.
-            write_splits(self.folder, before, number + 1)
+            write_splits(self.folder, before, number + 1, in_need)
             raise
         return time.monotonic() - started
 
@@ -178,14 +204,34 @@ def _needed(saved: Mapping[str, Any] | None) -> Needed | None:
     return None if saved is None else Needed(tuple(saved["cells"]), saved["weights"])
 
 
-def write_splits(folder: Path, splits: Mapping[str, Split], number: int) -> None:
-    """Replace both files by rename: a reader sees the old or the new one, never half of one."""
+def read_fallbacks(folder: Path) -> dict[str, Fallback]:
+    """The fallbacks beside the splits; none in a new folder."""
+    try:
+        saved = _json((folder / SPLITS_FILE).read_text())
+    except FileNotFoundError:
+        return {}
+    return {model: Fallback(entry["after_ms"]) for model, entry in saved.get("fallbacks", {}).items()}
+
+
+def write_splits(
+    folder: Path, splits: Mapping[str, Split], number: int, fallbacks: Mapping[str, Fallback] | None = None
+) -> None:
+    """Replace both files by rename: a reader sees the old or the new one, never half of one.
+
+    fallbacks: those that the folder has when left out.
+    """
+    fallbacks = read_fallbacks(folder) if fallbacks is None else fallbacks
+    in_need = {model: fallback.after_ms for model, fallback in fallbacks.items()}
     sticky = {model: split.sticky for model, split in splits.items() if split.sticky}
     copied = {model: split.mirror_percent for model, split in splits.items() if split.mirror_percent < 100}
     needed = {model: (split.needed.cells, split.needed.weights) for model, split in splits.items() if split.needed}
     weights = {model: (split.weights, split.mirror) for model, split in splits.items()}
-    table = routes(weights, str(number), sticky, copied, needed)
-    saved = {"version": number, "splits": {model: _saved(split) for model, split in sorted(splits.items())}}
+    table = routes(weights, str(number), sticky, copied, needed, in_need)
+    saved = {
+        "version": number,
+        "fallbacks": {model: {"after_ms": after_ms} for model, after_ms in sorted(in_need.items())},
+        "splits": {model: _saved(split) for model, split in sorted(splits.items())},
+    }
     for name, content in ((SPLITS_FILE, saved), (ROUTES_FILE, table)):
         fresh = folder / f".{name}.new"
         fresh.write_text(json.dumps(content, separators=(",", ":")))

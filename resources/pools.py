@@ -11,6 +11,8 @@ from resources.errors import Conflict, DataError, ModelNotReady, PackageRefused,
 from resources.store import Store
 from resources.triton import TritonServer
 
+# The pool of cheaper copies, for times of overload. It is no pool of a rollout.
+LITE = "lite"
 STALE_AFTER_S = 10.0
 SWAP_TRIES = 20
 

@@ -83,8 +83,8 @@ def access_schema() -> "pa.Schema":
 
     pool: the one it was sent to; ok: what the client got. attempts: how often it was sent on; an answer that is ok
     after two came from a second try, during a rollout in the other pool. unit: hash of the header by which the model's
-    split is sticky, else ''. cell: of the feature space, by the request's header, '' without one. Segments of before
-    have null in the last three.
+    split is sticky, else ''. cell: of the feature space, by the request's header, '' without one. degraded: answered
+    by a cheaper copy. Segments of before have null in the last four.
     """
     import pyarrow as pa
 
@@ -103,6 +103,7 @@ def access_schema() -> "pa.Schema":
             ("attempts", pa.int32()),
             ("unit", pa.string()),
             ("cell", pa.string()),
+            ("degraded", pa.bool_()),
         ]
     )
 

@@ -175,7 +175,8 @@ def _table(store: Store, key: str) -> "pa.Table":
 
 
 def _filled(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """Segments of before say nothing of second tries, of users and of cells."""
+    """Segments of before say nothing of second tries, of users, of cells and of cheaper copies."""
+    frame = frame.assign(degraded=frame["degraded"].eq(True))
     frame = frame.assign(unit=frame["unit"].fillna(""), cell=frame["cell"].fillna(""))
     return frame.assign(attempts=frame["attempts"].fillna(1).astype("int32"))
 

@@ -97,6 +97,7 @@ class Edge:
     pools: dict[str, tuple[int, int]]
     gateway: Gateway
     process: "subprocess.Popen[bytes] | None" = None
+    lite: tuple[int, int] | None = None
 
     @property
     def url(self) -> str:
@@ -107,7 +108,7 @@ class Edge:
         return f"http://127.0.0.1:{self.admin}"
 
     def start(self) -> None:
-        envoy.prepare(self.folder, self.client, self.admin, self.pools, self.access, self.copies)
+        envoy.prepare(self.folder, self.client, self.admin, self.pools, self.access, self.copies, self.lite)
         self.process = start(envoy.command(SERVERS, self.folder), self.folder / "envoy.log")
         wait_until(self.is_ready, what="envoy")
 
@@ -125,13 +126,15 @@ class Edge:
 
 
 @contextmanager
-def running_edge(folder: Path, pools: dict[str, tuple[int, int]] | None = None) -> Iterator[Edge]:
+def running_edge(
+    folder: Path, pools: dict[str, tuple[int, int]] | None = None, lite: tuple[int, int] | None = None
+) -> Iterator[Edge]:
     """An Envoy alone: without pools it gets free ports for them, and the caller starts what answers there."""
     client, admin, access, copies, *rest = free_ports(8)
     pools = pools or {"blue": (rest[0], rest[1]), "green": (rest[2], rest[3])}
     folder.mkdir(parents=True, exist_ok=True)
     gateway = Gateway(folder, f"http://127.0.0.1:{admin}")
-    edge = Edge(folder, client, admin, access, copies, pools, gateway)
+    edge = Edge(folder, client, admin, access, copies, pools, gateway, lite=lite)
     edge.start()
     try:
         yield edge

@@ -2,6 +2,7 @@
 
 Run as `python -m tests.v2_server --http-port N --grpc-port N --version V`. It answers `probabilities` FP32 [n, 2] whose
 last column is version / 100, counts infer requests (GET /count), and refuses nothing: not even model control.
+With --delay-s every answer takes so long, with --unavailable it is 503 or UNAVAILABLE.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import re
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -40,11 +42,12 @@ def probabilities(rows: int, version: str) -> list[float]:
 
 
 class Grpc(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    def __init__(self, version: str, counts: Counts, unavailable: bool) -> None:
-        self.version, self.counts, self.unavailable = version, counts, unavailable
+    def __init__(self, version: str, counts: Counts, unavailable: bool, delay_s: float) -> None:
+        self.version, self.counts, self.unavailable, self.delay_s = version, counts, unavailable, delay_s
 
     def ModelInfer(self, request: Any, context: Any) -> Any:
         self.counts.add()
+        time.sleep(self.delay_s)
         if self.unavailable:
             context.abort(grpc.StatusCode.UNAVAILABLE, "queue is full")
         rows = request.inputs[0].shape[0]
@@ -68,7 +71,7 @@ class Grpc(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
         return service_pb2.RepositoryModelLoadResponse()
 
 
-def http_handler(version: str, counts: Counts, unavailable: bool) -> type[BaseHTTPRequestHandler]:
+def http_handler(version: str, counts: Counts, unavailable: bool, delay_s: float) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -85,6 +88,7 @@ def http_handler(version: str, counts: Counts, unavailable: bool) -> type[BaseHT
             if found is None:
                 return self.answer(200, b"{}")
             counts.add()
+            time.sleep(delay_s)
             if unavailable:
                 return self.answer(503, b'{"error": "queue is full"}')
             length = int(self.headers.get("inference-header-content-length", len(body)))
@@ -122,13 +126,15 @@ def main() -> None:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--version", default="1")
     parser.add_argument("--unavailable", action="store_true")
+    parser.add_argument("--delay-s", type=float, default=0.0)
     args = parser.parse_args()
     counts = Counts()
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Grpc(args.version, counts, args.unavailable), server)
+    servicer = Grpc(args.version, counts, args.unavailable, args.delay_s)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
     server.add_insecure_port(f"127.0.0.1:{args.grpc_port}")
     server.start()
-    handler = http_handler(args.version, counts, args.unavailable)
+    handler = http_handler(args.version, counts, args.unavailable, args.delay_s)
     ThreadingHTTPServer(("127.0.0.1", args.http_port), handler).serve_forever()
 
 

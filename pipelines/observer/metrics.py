@@ -16,6 +16,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         both, log = ("model", "pool"), ("log",)
         self.requests = self._counter("requests", "Inference requests by model, pool and success.", (*both, "ok"))
+        self.degraded = self._counter("degraded", "Of them, answered by a cheaper copy in the lite tier.", both)
         self.latency = Histogram(
             "trimtab_request_latency_seconds",
             "Time from a request's arrival to the last byte of its answer.",
@@ -50,6 +51,8 @@ class Metrics:
         for row in rows:
             counts[row.model, row.pool, str(row.ok).lower()] += 1
             self.latency.labels(row.model, row.pool).observe(row.latency_ms / 1e3)
+            if row.degraded:
+                self.degraded.labels(row.model, row.pool).inc()
         for labels, count in counts.items():
             self.requests.labels(*labels).inc(count)
         self.rows.labels("access").inc(sum(counts.values()))

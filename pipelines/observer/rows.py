@@ -12,6 +12,7 @@ from pipelines.observer.envoy_messages import access_log_message, processing_req
 from pipelines.observer.inbox import Copy
 from resources import inference_protocol as protocol
 from resources.envoy_config import CELL_HEADER, UNIT
+from resources.envoy_fallback import DEGRADED
 from resources.errors import DataError
 from resources.inference_protocol import Message, Tensor, Values
 from resources.segments import ANSWER_COLUMNS, microseconds
@@ -35,6 +36,7 @@ class Access(NamedTuple):
     attempts: int
     unit: str = ""
     cell: str = ""
+    degraded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def _access(entry: Any, event_time_header: str | None) -> Access:
         attempts=common.upstream_request_attempt_count,
         unit=unit_of(headers.get(UNIT, "")),
         cell=_cell(headers.get(CELL_HEADER, "")),
+        degraded=entry.response.response_headers.get(DEGRADED, "") == "true",
     )
 
 
@@ -145,7 +148,8 @@ def answer(copy: Copy, event_time_header: str | None) -> Answer | None:
         request_id=request_id,
         event_us=event_us(headers.get(event_time_header) if event_time_header else None, seen_us),
         seen_us=seen_us,
-        version=reply.version,
+        # A copy answers under its original's version, but its answers are not that version's.
+        version=f"{reply.version}-lite" if answered.headers.get(DEGRADED) == "true" else reply.version,
         keys=keys(request.id or request_id, rows),
         answers=positive_class(reply, rows),
         inputs={name: values for tensor in request.tensors for name, values in columns(tensor, rows)},

@@ -22,14 +22,16 @@ def prepare(
     pools: Mapping[str, tuple[int, int]],
     access_port: int,
     copies_port: int,
+    lite: tuple[int, int] | None = None,
 ) -> None:
     """Write what Envoy starts with. Splits that the folder already has stay in force, so a restart serves on.
 
-    pools: name to (HTTP port, gRPC port).
+    pools: name to (HTTP port, gRPC port); lite: those of the tier that answers in need.
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    config = bootstrap(folder, client_port, admin_port, pools, access_port, copies_port, front=read_front(folder))
+    front = read_front(folder)
+    config = bootstrap(folder, client_port, admin_port, pools, access_port, copies_port, front=front, lite=lite)
     fresh = folder / f".{BOOTSTRAP_FILE}.new"
     fresh.write_text(json.dumps(config, indent=1))
     os.replace(fresh, folder / BOOTSTRAP_FILE)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from resources.envoy_config import bootstrap
 from resources.envoy_routes import routes
-from resources.gateway import Split, read_splits, write_splits
+from resources.gateway import Fallback, Split, read_fallbacks, read_splits, write_splits
 from resources.local import envoy
 
 POOLS = {"blue": (8000, 8001), "green": (8100, 8101)}
@@ -127,6 +127,62 @@ def test_a_restart_serves_the_splits_that_the_folder_has(tmp_path: Path) -> None
     envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4)
     assert read_splits(tmp_path) == ({"m": Split({"green": 100})}, 3)
     assert infer_routes(json.loads((tmp_path / "routes.json").read_text()), "m")
+
+
+def test_without_a_lite_tier_every_cluster_has_its_pool_alone() -> None:
+    text = json.dumps(bootstrap(Path("/x"), 1, 2, POOLS, 3, 4))
+    assert "lite" not in text
+
+
+def test_the_lite_tier_stands_behind_every_pool_and_behind_nothing_else() -> None:
+    clusters = bootstrap(Path("/x"), 1, 2, POOLS, 3, 4, lite=(8200, 8201))["static_resources"]["clusters"]
+    last = {}
+    for cluster in clusters:
+        tiers = cluster["load_assignment"]["endpoints"]
+        pools = [tier["lb_endpoints"][0]["metadata"]["filter_metadata"]["trimtab"]["pool"] for tier in tiers]
+        if pools[-1] == "lite":
+            assert [tier["priority"] for tier in tiers] == list(range(len(tiers)))
+            assert "lite" not in pools[:-1]
+            (endpoint,) = tiers[-1]["lb_endpoints"]
+            last[cluster["name"]] = endpoint["endpoint"]["address"]["socket_address"]["port_value"]
+    names = ("blue", "green", "blue+green", "green+blue")
+    assert last == {f"{name}-{kind}": port for name in names for kind, port in (("http", 8200), ("grpc", 8201))}
+
+
+def test_only_a_model_with_a_fallback_asks_the_lite_tier() -> None:
+    splits = {"m": ({"blue": 100}, "green"), "n": ({"blue": 100}, None)}
+    table = routes(splits, "1", fallbacks={"m": 80.0, "unknown": None})
+    for route in infer_routes(table, "m"):
+        retry = route["route"]["retry_policy"]
+        assert retry["retry_priority"]["name"] == "envoy.retry_priorities.previous_priorities"
+        assert retry["per_try_timeout"] == "0.080s"
+        assert route["route"]["request_mirror_policies"]
+        assert route["response_headers_to_add"][0]["header"]["key"] == "x-degraded"
+    for route in infer_routes(table, "n"):
+        assert "retry_priority" not in route["route"]["retry_policy"]
+    assert infer_routes(table, "n") == infer_routes(routes(splits, "1"), "n")
+
+
+def test_without_a_time_only_a_failed_first_try_reaches_the_copy() -> None:
+    for route in infer_routes(routes({"m": ({"blue": 100}, None)}, "1", fallbacks={"m": None}), "m"):
+        assert "per_try_timeout" not in route["route"]["retry_policy"]
+        assert "hedge_policy" not in route["route"]
+
+
+def test_fallbacks_outlive_a_change_of_splits_and_a_restart(tmp_path: Path) -> None:
+    write_splits(tmp_path, {"m": Split({"blue": 100})}, 1, {"m": Fallback(50.0)})
+    write_splits(tmp_path, {"m": Split({"green": 100})}, 2)
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4, (5, 6))
+    assert read_splits(tmp_path) == ({"m": Split({"green": 100})}, 2)
+    assert read_fallbacks(tmp_path) == {"m": Fallback(50.0)}
+    (first, *_) = infer_routes(json.loads((tmp_path / "routes.json").read_text()), "m")
+    assert "retry_priority" in first["route"]["retry_policy"]
+
+
+def test_splits_written_before_there_were_fallbacks_are_read(tmp_path: Path) -> None:
+    (tmp_path / "splits.json").write_text('{"version":3,"splits":{"m":{"weights":{"blue":100},"mirror":null}}}')
+    assert read_fallbacks(tmp_path) == {}
+    assert read_splits(tmp_path)[1] == 3
 
 
 def test_servers_without_envoy_are_named(tmp_path: Path) -> None:

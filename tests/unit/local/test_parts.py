@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from pipelines import local
-from pipelines.environments import environment
+from pipelines.environments import environment, ports
 from resources.errors import StackError
 from resources.local import dagster
 from resources.local.part import Part, inherited
@@ -39,8 +39,30 @@ def test_nothing_is_told_to_listen_beyond_loopback(parts: list[Part]) -> None:
 
 
 def test_every_port_belongs_to_one_part(parts: list[Part]) -> None:
-    ports = [port for part in parts for port in part.ports.values()]
-    assert len(ports) == len(set(ports)) == sum(len(ports) for ports in local.PREFERRED.values())
+    numbers = [port for part in parts for port in part.ports.values()]
+    kept = {name: ports for name, ports in local.PREFERRED.items() if name != "triton-lite"}
+    assert len(numbers) == len(set(numbers)) == sum(map(len, kept.values()))
+
+
+def test_a_model_that_keeps_a_fallback_copy_brings_the_lite_tier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "churn").mkdir(parents=True)
+    (tmp_path / "models" / "churn" / "model.yaml").write_text("fallback: {enabled: true}")
+    monkeypatch.setenv("TRIMTAB_MODELS", str(tmp_path / "models"))
+    blueprint = local.blueprint(tmp_path)
+    parts = {part.name: part for part in blueprint.build(blueprint.preferred)}
+    assert {"triton-lite", "agent-lite"} <= set(parts)
+    assert len(parts) == 15
+    where = environment(dict(parts["agent-lite"].environment))
+    assert where.triton_lite == "http://127.0.0.1:8020"
+    assert tuple(ports(where).pools.replicas) == ("blue", "green", "lite")
+
+
+def test_without_a_lite_tier_pools_are_two(parts: list[Part]) -> None:
+    where = environment(dict(next(part for part in parts if part.name == "agent-blue").environment))
+    assert where.triton_lite is None
+    assert tuple(ports(where).pools.replicas) == ("blue", "green")
 
 
 def test_the_environment_of_the_stack_is_understood_by_its_processes(tmp_path: Path) -> None:

@@ -56,7 +56,15 @@ def test_a_rows_cell_is_the_number_that_its_request_named(header: str, cell: str
 def test_an_entry_becomes_a_row() -> None:
     (row,) = access_rows(message(entry(trailers="0", attempts=2)), None)
     at = 1_700_000_000_000_001
-    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2, "", "")
+    assert tuple(row) == ("r-1", "m", at, at, "grpc", "green", 200, 0, True, 2.5, 2, "", "", False)
+
+
+def test_a_copy_s_answer_is_marked() -> None:
+    answered = entry(trailers="0")
+    answered.response.response_headers["x-degraded"] = "true"
+    (row,) = access_rows(message(answered), None)
+    assert row.degraded
+    assert row.ok
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ INSTANTS = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st
 
 
 def table(times: list[tuple[datetime, datetime]]) -> pa.Table:
-    rows = [("r", "m", event, seen, "http", "blue", 200, 0, True, 1.0, 1, "", "") for event, seen in times]
+    rows = [("r", "m", event, seen, "http", "blue", 200, 0, True, 1.0, 1, "", "", False) for event, seen in times]
     columns = list(zip(*rows, strict=True))
     schema = access_schema()
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema)
