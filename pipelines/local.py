@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from resources.errors import StackError
-from resources.local import dagster, envoy, mlflow, postgres, s3, supervisor, triton
+from resources.local import dagster, device, envoy, mlflow, postgres, s3, supervisor, triton
 from resources.local.keys import Keys, ensure_keys
 from resources.local.ledger import Ledger
 from resources.local.part import Part, inherited
@@ -160,7 +160,15 @@ def _triton(home: Path, addresses: Addresses, pool: str) -> Part:
     return Part(
         name=name,
         command=tuple(
-            triton.command(addresses.servers, backends, repository, ports["http"], ports["grpc"], ports["metrics"])
+            triton.command(
+                addresses.servers,
+                backends,
+                repository,
+                ports["http"],
+                ports["grpc"],
+                ports["metrics"],
+                config_name=device.place()["config_name"],
+            )
         ),
         ready=lambda _started: triton.ready(url),
         address=url,

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import canary, drift, loop, profile, shadow
+from tests.bench import canary, drift, loop, profile, shadow, sweep
 from tests.bench.lines import Bench, Line
 
 ROOMS: dict[str, Bench] = {
@@ -12,6 +12,7 @@ ROOMS: dict[str, Bench] = {
     "drift": drift.lines,
     "shadow": shadow.lines,
     "profile": profile.lines,
+    "sweep": sweep.lines,
     "canary": canary.lines,
 }
 

@@ -1,6 +1,5 @@
-"""Profile, package, load: big packages on two replicas, what comes back when killed, a sweep of the flights model."""
+"""Profile, package, load: big packages on two replicas, and what comes back when killed."""
 
-import io
 import os
 import signal
 import statistics
@@ -12,42 +11,30 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from pyarrow.parquet import write_table
 
-from assets.profile.asset import measure
-from assets.profile.choice import choose
 from assets.profile.package import build_probe, package_files
-from assets.profile.serving_config import serving_config, starting_choice
-from assets.profile.settings import ProfileSettings
-from assets.recipe import load_recipe
-from assets.retrain.export import to_onnx
 from assets.scoring import score
 from pipelines import local
-from pipelines.environments import MODELS, enter
-from pipelines.models.flight_delay.source import raw_tables
+from pipelines.environments import enter
 from resources import packages, signing
 from resources.errors import TrimtabError
-from resources.features import FeatureRegistry, read
 from resources.local.ledger import Ledger
 from resources.local.stack import down, up
 from resources.pools import Assignment, Pools
-from resources.profiler import Profiler
 from resources.store import S3Store
 from resources.triton import TritonServer
-from tests.bench.lines import Line, at_least, at_most
-from tests.fakes import MemoryStore
+from tests.bench.lines import Line, at_most
 from tests.local_parts import only
-from tests.serving_stack import FEATURES, ROWS, SERVERS, Publisher, config, question, tiny_onnx, until
+from tests.serving_stack import FEATURES, ROWS, Publisher, config, question, tiny_onnx, until
 
 ROOM = "profile"
 MODEL = "flight"
 POOLS = ("blue", "green")
 PARTS = ("s3", "triton-blue", "triton-green", "agent-blue", "agent-green", "gateway", "supervisor")
-SWEEP = ProfileSettings(instances=(1, 2, 3), queue_delays_us=(0, 200, 500), p99_latency_ms=2000)
 
 
 def lines() -> Iterator[Line]:
-    """Seven parts of the real stack under its supervisor; then a real sweep, alone on the machine."""
+    """Seven parts of the real stack under its supervisor."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name).resolve() / "home"
         try:
@@ -55,7 +42,6 @@ def lines() -> Iterator[Line]:
             yield from _serving(home)
         finally:
             down(home)
-        yield from _sweep(Path(name))
 
 
 def _serving(home: Path) -> Iterator[Line]:
@@ -153,43 +139,3 @@ def _killed(home: Path, pools: Pools, served: Assignment) -> Iterator[Line]:
         killed_at = datetime.now(UTC)
         until(lambda: answers() and reports(), f"serving after kill -9 of {victim}", timeout_s=90)
         yield at_most(ROOM, f"kill -9 of {victim}: serving and reported again", time.monotonic() - started, "s", 15)
-
-
-def _sweep(folder: Path) -> Iterator[Line]:
-    """The model of the demo, fitted on January; rows that were served in February are the load."""
-    store = MemoryStore()
-    for name, table in raw_tables().items():
-        sink = io.BytesIO()
-        write_table(table, sink)
-        store.put(f"raw/{name}.parquet", sink.getvalue())
-    january, february = datetime(2013, 1, 4, tzinfo=UTC), datetime(2013, 2, 1, tzinfo=UTC)
-    features = FeatureRegistry.load(MODELS / "flight_delay" / "features.yaml").resolve("flights", january)
-    rows = read(features, store, january, february, february)
-    known = rows[rows[features.label].notna()]
-    frame = known[list(features.features)].assign(late=known[features.label].astype(int))
-    onnx = to_onnx(load_recipe(MODELS / "flight_delay" / "recipe.py").fit(frame, "late", 0), features.features)
-    head = rows[list(features.features)].dropna().tail(16).reset_index(drop=True)
-    probe = build_probe(head, features.features, score(onnx, head, features.features))
-    base = serving_config("flight_delay", features.features, starting_choice(SWEEP), version=1)
-    started = time.monotonic()
-    profiler = Profiler(SERVERS, folder / "profiler")
-    points, difference = measure("flight_delay", onnx, base, probe, SWEEP, profiler, february, lambda _: None)
-    spent = time.monotonic() - started
-    decision = choose("flight_delay", points, SWEEP, february, {})
-    band, choice = decision.details["band"], decision.details["choice"]
-    default = statistics.fmean(p.throughput_per_s for p in points if p.config == (1, 0))
-    gain = choice["throughput_per_s"] / default
-    is_default = (choice["instances"], choice["max_queue_delay_us"]) == (1, 0)
-    yield at_most(ROOM, f"profile of the flights model, answers checked; A/A band {band:.1%}", spent, "s", 60)
-    yield at_least(ROOM, "measured points, the A/A control among them", float(len(points)), "", 10)
-    yield Line(
-        ROOM,
-        f"throughput chosen: {decision.why}",
-        choice["throughput_per_s"],
-        "/s",
-        "the default is chosen, or a gain outside the band",
-        is_default or gain > 1 + band,
-        gain,
-        "default",
-    )
-    yield at_most(ROOM, "chosen configuration's answers from ONNX Runtime's", difference, "", SWEEP.probe_tolerance)
