@@ -11,6 +11,8 @@ from pipelines.commands_packages import reach, stack_home
 from resources.errors import NotFound
 from resources.store import S3Store, Store
 
+WIDTHS = (10, 9, 8, 6, 8, 11, 8, 8)
+
 
 @click.command()
 @click.argument("model")
@@ -39,20 +41,36 @@ def last_record(store: Store, model: str, version: int) -> dict[str, Any]:
 
 
 def lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """The record for people; the chosen configuration is marked."""
+    """The record for people; the chosen configuration is marked. Records of older versions lack some columns."""
     inputs, details = record["inputs"], record["details"]
-    choice = details.get("choice") or {}
-    chosen = (choice.get("instances"), choice.get("max_queue_delay_us"))
+    chosen = _config(details.get("choice") or {})
     yield f"{record['model']}:{inputs['challenger']} as of {record['as_of']}: {record['verdict']}"
-    yield f"on {inputs.get('device', 'a device unknown')}, {inputs.get('threads', '?')} threads, {inputs.get('triton')}"
-    yield f"{'instances':>10} {'delay us':>9} {'clients':>8} {'requests/s':>11} {'p99 ms':>8}"
+    yield (
+        f"on {inputs.get('device', 'a device unknown')}, {inputs.get('threads', '?')} threads, "
+        f"driver {inputs.get('driver', 'none')}, {inputs.get('triton')}"
+    )
+    yield _row("instances", "delay us", "threads", "batch", "clients", "requests/s", "p95 ms", "p99 ms")
     for point in details["points"]:
-        mark = "  chosen" if (point["instances"], point["max_queue_delay_us"]) == chosen else ""
-        yield (
-            f"{point['instances']:>10} {point['max_queue_delay_us']:>9} {point['concurrency']:>8} "
-            f"{point['throughput_per_s']:>11,.0f} {point['p99_latency_ms']:>8.2f}{mark}"
-        )
+        rate, p99 = f"{point['throughput_per_s']:,.0f}", f"{point['p99_latency_ms']:.2f}"
+        p95 = point.get("p95_latency_ms")
+        row = _row(*_config(point), point["concurrency"], rate, "-" if p95 is None else f"{p95:.2f}", p99)
+        yield f"{row}  chosen" if _config(point) == chosen else row
+    for item in details.get("infeasible", []):
+        yield f"{_row(*_config(item))}  infeasible: {item['reason']}"
     if "band" in details:
-        yield f"noise band {details['band']:.1%}, the same configuration measured twice"
+        loud = "" if details.get("quiet", True) else ": not a quiet machine, nothing of this is kept"
+        yield f"noise band {details['band']:.1%}, the same configuration measured twice{loud}"
     yield f"choice: {record['why']}"
+    cost = (details.get("choice") or {}).get("cost_per_million")
+    if cost is not None:
+        yield f"cost: {cost:.4g} a million requests at full load"
     yield from (f"{item['verdict']:>12}  {item['name']}: {item['why']}" for item in record["evidence"])
+
+
+def _config(point: Mapping[str, Any]) -> tuple[Any, ...]:
+    names = ("instances", "max_queue_delay_us", "intra_op_threads", "max_batch_size")
+    return tuple(point.get(name, "-") for name in names)
+
+
+def _row(*cells: Any) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=False))

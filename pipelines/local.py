@@ -12,7 +12,7 @@ from pathlib import Path
 
 from resources.envoy_front import read_front
 from resources.errors import StackError
-from resources.local import dagster, envoy, mlflow, postgres, s3, supervisor, triton
+from resources.local import dagster, device, envoy, mlflow, postgres, s3, supervisor, triton
 from resources.local.keys import Keys, ensure_keys
 from resources.local.ledger import Ledger
 from resources.local.part import Part, inherited
@@ -172,7 +172,9 @@ def _triton(home: Path, addresses: Addresses, keys: Keys, pool: str) -> Part:
     name, data = f"triton-{pool}", home / "data"
     ports, url, repository = addresses.ports[name], addresses.url(name), data / name
     backends, key = data / f"{name}-backends", keys.triton_control.read_text()
-    plain = triton.command(addresses.servers, backends, repository, ports["http"], ports["grpc"], ports["metrics"])
+    numbers = ports["http"], ports["grpc"], ports["metrics"]
+    name_of_config = device.place()["config_name"]
+    plain = triton.command(addresses.servers, backends, repository, *numbers, config_name=name_of_config)
     command, secret = triton.restricted(plain, key)
     return Part(
         name=name,

@@ -1,61 +1,71 @@
-"""Model Analyzer's files: what it is given for a sweep, and what it measured."""
+"""Model Analyzer's files: what it is given for a sweep, and what it measured or said."""
 
-import csv
 import json
 import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resources.errors import ProfilerError
 from resources.packages import render_config
 
 # Windows long enough to count hundreds of answers, short enough for a gate that people wait for. How far to trust them
-# the A/A control says, so perf_analyzer need not ask for stable ones again and again.
+# the A/A control says: a perf_analyzer that asks for stable windows gives up on a busy machine, and Model Analyzer then
+# starts it again with windows of a second more each.
 PERF_FLAGS = {
     "measurement-mode": "time_windows",
     "measurement-interval": 400,
-    "stability-percentage": 95,
+    "stability-percentage": 999,
     "max-trials": 5,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ServingConfig:
-    """What is varied, and what is held while it is."""
-
-    instances: int
-    max_queue_delay_us: int
-    max_batch_size: int = 64
-    intra_op_threads: int = 1
+PERF_TIMEOUT_S = 30
+DEFAULT = "_config_default"
+CHECKPOINT = "0.ckpt"
+REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One configuration under load. throughput_per_s: requests of one row; source: Model Analyzer's variant name."""
+    """One configuration under load. throughput_per_s: requests of one row; source: the model's name while measured."""
 
-    config: ServingConfig
+    name: str
     concurrency: int
     throughput_per_s: float
+    p95_latency_ms: float
     p99_latency_ms: float
     source: str
 
 
-def base_of(model: str, config: Mapping[str, Any], instances: int, delay_us: int) -> dict[str, Any]:
-    """The default: the first pair, and nothing that the variants would not have, or the A/A control is none."""
-    kept = {key: value for key, value in config.items() if key != "version_policy"}
-    group = [{"kind": "KIND_CPU", "count": instances}]
-    batching = {"max_queue_delay_microseconds": delay_us}
-    return {**kept, "name": model, "instance_group": group, "dynamic_batching": batching}
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """One configuration that can't be served here, and why in one sentence."""
+
+    name: str
+    reason: str
 
 
-def write_inputs(folder: Path, model: str, onnx: bytes, base: Mapping[str, Any], probe: Mapping[str, Any]) -> None:
-    version = folder / "repository" / model / "1"
+Outcome = Measurement | Infeasible
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measurement to make: a model of its own in the repository, so that order, repeats and logs are ours."""
+
+    name: str
+    source: str
+
+
+def write_model(folder: Path, name: str, onnx: Path, config: Mapping[str, Any]) -> None:
+    """A model of the repository as version 1; its bytes are shared, not copied."""
+    version = folder / name / "1"
+    if version.exists():
+        return
     version.mkdir(parents=True)
-    (version / "model.onnx").write_bytes(onnx)
-    (version.parent / "config.pbtxt").write_text(render_config(base))
-    (folder / "load.json").write_text(json.dumps({"data": load_rows(probe)}, allow_nan=False))
+    os.link(onnx, version / "model.onnx")
+    kept = {key: value for key, value in config.items() if key != "version_policy"}
+    (version.parent / "config.pbtxt").write_text(render_config({**kept, "name": name}))
 
 
 def load_rows(probe: Mapping[str, Any]) -> list[dict[str, list[Any]]]:
@@ -76,19 +86,18 @@ def _finite(value: Any) -> Any:
 
 
 def analyzer_settings(
-    folder: Path,
-    model: str,
-    ports: tuple[int, int, int],
-    instances: Sequence[int],
-    queue_delays_us: Sequence[int],
-    concurrency: int,
+    folder: Path, load: Path, ports: tuple[int, int, int], trials: Sequence[Trial], concurrency: int
 ) -> dict[str, Any]:
-    """Model Analyzer's own file. The checkpoint folder is new each time: its keys know nothing of the model's bytes."""
+    """Model Analyzer's own file. Its checkpoint folder is new each time: its keys know nothing of the model's bytes.
+
+    folder: of this run; load: the rows to ask. The server must run on `folder.parent / "repository"`.
+    """
     http, grpc, metrics = ports
+    flags = {**PERF_FLAGS, "input-data": str(load)}
     return {
-        # Remote mode: local mode starts a server for every variant. It loads variants into OUR server's repository.
+        # Remote mode: local mode starts a server for every variant.
         "triton_launch_mode": "remote",
-        "model_repository": str(folder / "repository"),
+        "model_repository": str(folder.parent / "repository"),
         "output_model_repository_path": str(folder / "variants"),
         "export_path": str(folder),
         "checkpoint_directory": str(folder / "checkpoints"),
@@ -97,65 +106,72 @@ def analyzer_settings(
         "triton_grpc_endpoint": f"127.0.0.1:{grpc}",
         "triton_metrics_url": f"http://127.0.0.1:{metrics}/metrics",
         "run_config_search_disable": True,
+        # The numbers are in the checkpoint, after every trial; its reports cost seconds at the end.
+        "skip_summary_reports": True,
         "skip_detailed_reports": True,
-        "duration_seconds": 1,
-        "perf_analyzer_max_auto_adjusts": 2,
+        "duration_seconds": 0,
+        "client_max_retries": 10,
+        "perf_analyzer_max_auto_adjusts": 3,
+        "perf_analyzer_timeout": PERF_TIMEOUT_S,
         "profile_models": {
-            model: {
+            trial.source: {
                 "cpu_only": True,
                 "parameters": {"concurrency": [concurrency]},
-                "perf_analyzer_flags": {**PERF_FLAGS, "input-data": str(folder / "load.json")},
-                "model_config_parameters": {
-                    "instance_group": [[{"kind": "KIND_CPU", "count": list(instances)}]],
-                    "dynamic_batching": {"max_queue_delay_microseconds": list(queue_delays_us)},
-                },
+                "perf_analyzer_flags": flags,
             }
+            for trial in trials
         },
     }
 
 
-def read_results(folder: Path, model: str, base: Mapping[str, Any]) -> list[Measurement]:
-    file = folder / "results" / "metrics-model-inference.csv"
+def read_checkpoint(folder: Path, trials: Sequence[Trial], concurrency: int) -> dict[str, Measurement]:
+    """What has been measured so far, by source. `ValueError` while Model Analyzer is writing the file."""
+    file = folder / "checkpoints" / CHECKPOINT
     if not file.is_file():
-        raise ProfilerError(f"Model Analyzer wrote no {file.name}: {sorted(p.name for p in folder.rglob('*.csv'))}")
-    with file.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    found = []
-    for row in rows:
-        variant = row["Model Config Path"]
-        config = base if variant == f"{model}_config_default" else _read_variant(folder / "variants" / variant)
-        found.append(
-            Measurement(
-                ServingConfig(
-                    instances=int(config["instance_group"][0]["count"]),
-                    max_queue_delay_us=int(config["dynamic_batching"].get("max_queue_delay_microseconds", 0)),
-                    max_batch_size=int(config["max_batch_size"]),
-                    intra_op_threads=int(base["parameters"]["intra_op_thread_count"]["string_value"]),
-                ),
-                int(row["Concurrency"]),
-                float(row["Throughput (infer/sec)"]),
-                float(row["p99 Latency (ms)"]),
-                variant,
-            )
-        )
-    return sorted(found, key=lambda m: (m.config.instances, m.config.max_queue_delay_us, m.source))
+        return {}
+    results = json.loads(file.read_text())["ResultManager.results"]["_results"]
+    found = {}
+    for trial in trials:
+        for _, measurements in results.get(trial.source, {}).values():
+            for measurement in measurements.values():
+                numbers = dict(measurement["_model_config_measurements"][0]["_non_gpu_data"])
+                found[trial.source] = Measurement(
+                    trial.name,
+                    concurrency,
+                    float(numbers["perf_throughput"]["_value"]),
+                    float(numbers["perf_latency_p95"]["_value"]),
+                    float(numbers["perf_latency_p99"]["_value"]),
+                    trial.source,
+                )
+    return found
 
 
-def _read_variant(folder: Path) -> Mapping[str, Any]:
-    from google.protobuf import json_format, text_format
-    from tritonclient.grpc import model_config_pb2
-
-    message = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
-    parsed: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
-    return {"dynamic_batching": {}, **parsed}
+def source_in(line: str, trials: Sequence[Trial]) -> str | None:
+    """The trial that a line of Model Analyzer's is about, by its source."""
+    named = [trial.source for trial in trials if f"{trial.source}{DEFAULT}" in line]
+    return max(named, key=len, default=None)
 
 
-def check_complete(measured: Sequence[Measurement], instances: Sequence[int], delays_us: Sequence[int]) -> None:
-    """Model Analyzer ends well when single variants failed: silence about one of them is an error here."""
-    there = [(m.config.instances, m.config.max_queue_delay_us) for m in measured]
-    wanted = [(count, delay) for count in instances for delay in delays_us]
-    missing = [pair for pair in wanted if pair not in there]
-    if missing or there.count(wanted[0]) < 2:
-        raise ProfilerError(
-            f"Model Analyzer measured {there}; missing are {missing or 'the repeated ' + str(wanted[0])}"
-        )
+def reason_of(said: Sequence[str]) -> str:
+    """Why a trial gave no measurement, in one line, from what Model Analyzer said about it.
+
+    >>> reason_of(["[Model Analyzer] Model m_config_default load failed: [StatusCode.INVALID_ARGUMENT] no such file"])
+    'Triton did not load it: no such file'
+    """
+    text = "\n".join(line.removeprefix("[Model Analyzer] ").strip() for line in said)
+    refused = re.search(r"load failed: (?:\[StatusCode\.\w+\] )?(.+)", text)
+    if refused:
+        return f"Triton did not load it: {refused[1]}"[:REASON_CHARACTERS]
+    if "took very long" in text:
+        return f"not measured within {PERF_TIMEOUT_S} s"
+    failed = re.search(r"perf_analyzer failed with exit status (-?\d+):\n?((?:.|\n)*)", text)
+    if failed:
+        told = [line for line in failed[2].splitlines() if line and not line.startswith(("Successfully", "WARNING"))]
+        return f"requests failed while it was measured: {_telling(told)}"[:REASON_CHARACTERS]
+    return f"not measured: {_telling(text.splitlines())}"[:REASON_CHARACTERS]
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The lines that speak of an error, else the last ones."""
+    marked = [line for line in lines if re.search(r"error|fail|unhealthy|not healthy|unavailable", line, re.IGNORECASE)]
+    return " ".join(dict.fromkeys((marked or list(lines))[-4:])) or "nothing was said"

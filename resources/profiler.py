@@ -6,30 +6,24 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from resources.analyzer_run import AnalyzerRun, Watch
 from resources.errors import ProfilerError, ServingError
-from resources.local import triton
-from resources.model_analyzer import (
-    Measurement,
-    analyzer_settings,
-    base_of,
-    check_complete,
-    read_results,
-    write_inputs,
-)
+from resources.local import device, triton
+from resources.model_analyzer import Outcome, Trial, analyzer_settings, load_rows, write_model
 from resources.triton import TritonServer
 
 START_TIMEOUT_S = 60.0
-ANALYZER_START_S = 60.0
-VARIANT_TIMEOUT_S = 60.0
+
+# What is still to measure, given what came out so far: names in the order of trying, none when enough is known.
+Plan = Callable[[Sequence[Outcome]], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,92 +37,152 @@ class Profiler:
         self,
         model: str,
         onnx: bytes,
-        base_config: Mapping[str, Any],
+        configs: Mapping[str, Mapping[str, Any]],
+        plan: Plan,
         probe: Mapping[str, Any],
-        instances: Sequence[int],
-        queue_delays_us: Sequence[int],
         concurrency: int,
         progress: Callable[[str], None],
-        finish: Callable[[TritonServer, list[Measurement]], None] = lambda server, measured: None,
-    ) -> list[Measurement]:
-        """Measure every pair of instances and delay; the first pair twice, as an A/A control of the noise.
+        finish: Callable[[TritonServer, list[Outcome]], None] = lambda server, outcomes: None,
+    ) -> list[Outcome]:
+        """Measure configurations in the plan's order until it names none; the plan is asked after each.
 
-        finish: called with the Triton that was measured, the model still in its repository as version 1.
-
-        base_config: as `serving_config` builds it; probe: as in `probe.json`, its rows are the load.
-        `ProfilerError` with the last lines of whoever failed; nothing is left running or lying about.
+        configs: by name, as `serving_config` builds them; probe: as in `probe.json`, its rows are the load.
+        finish: called with the Triton that was measured, the model in its repository as version 1 of `model`.
+        What crashes, is refused or does not answer in time is `Infeasible`, and the sweep goes on without it.
+        `ProfilerError` when Triton or Model Analyzer themselves do not run; nothing is left running or lying about.
         """
         started = time.monotonic()
         self.workdir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="sweep-", dir=self.workdir) as name:
-            folder = Path(name)
-            base = base_of(model, base_config, instances[0], queue_delays_us[0])
-            write_inputs(folder, model, onnx, base, probe)
-            with self._server(folder) as ports:
-                progress(f"Triton is up after {time.monotonic() - started:.1f} s")
-                settings = analyzer_settings(folder, model, ports, instances, queue_delays_us, concurrency)
-                (folder / "analyzer.yaml").write_text(json.dumps(settings))  # JSON is YAML
-                self._analyze(folder, len(instances) * len(queue_delays_us) + 1, progress)
-                measured = read_results(folder, model, base)
-                check_complete(measured, instances, queue_delays_us)
-                finish(TritonServer(f"http://127.0.0.1:{ports[0]}"), measured)
-        progress(f"{len(measured)} configurations measured in {time.monotonic() - started:.1f} s")
-        return measured
-
-    def place(self) -> dict[str, str]:
-        """What figures hold for and nothing else: device by its model name, threads of it that we may use, Triton."""
-        cpu = next((line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")), ": unknown CPU")
-        wheels = self.servers.glob("lib/python3.*/site-packages/nvidia_pytriton-*.dist-info")
-        return {
-            "device": cpu.partition(":")[2].strip(),
-            "threads": str(len(os.sched_getaffinity(0))),
-            "triton": next((wheel.stem for wheel in wheels), "unknown"),
-        }
-
-    @contextmanager
-    def _server(self, folder: Path) -> Iterator[tuple[int, int, int]]:
-        backends, repository = folder / "backends", folder / "repository"
-        triton.prepare(self.servers, backends, repository)
-        ports = free_ports()
-        command = triton.command(self.servers, backends, repository, *ports)
-        with (
-            (folder / "triton.log").open("wb") as log,
-            ended_process(command, self._environment(), folder, log) as server,
-        ):
+            sweep = _Sweep(self.servers, Path(name), model, configs, concurrency, progress)
+            sweep.prepare(onnx, probe)
             try:
-                triton.await_ready(f"http://127.0.0.1:{ports[0]}", server, folder / "triton.log", START_TIMEOUT_S)
-            except ServingError as error:
-                raise ProfilerError(str(error)) from error
-            yield ports
+                sweep.run(plan)
+                finish(TritonServer(f"http://127.0.0.1:{sweep.serving()[0]}"), sweep.outcomes)
+            finally:
+                sweep.close()
+        progress(f"{len(sweep.outcomes)} trials in {time.monotonic() - started:.1f} s")
+        return sweep.outcomes
 
-    def _analyze(self, folder: Path, variants: int, progress: Callable[[str], None]) -> None:
-        """Run Model Analyzer to its end, passing on the lines that tell how far it is."""
+    def place(self, kind: str = "KIND_CPU") -> dict[str, str]:
+        """What figures hold for and nothing else: device, driver, threads of it that we may use, Triton."""
+        wheels = self.servers.glob("lib/python3.*/site-packages/nvidia_pytriton-*.dist-info")
+        return {**device.place(kind), "triton": next((wheel.stem for wheel in wheels), "unknown")}
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One sweep while it runs: its Triton, which is started again when a trial took it down, and what came out."""
+
+    servers: Path
+    folder: Path
+    model: str
+    configs: Mapping[str, Mapping[str, Any]]
+    concurrency: int
+    progress: Callable[[str], None]
+    outcomes: list[Outcome] = field(default_factory=list)
+    started: int = 0
+    triton: "subprocess.Popen[bytes] | None" = None
+    ports: tuple[int, int, int] = (0, 0, 0)
+    holding: ExitStack = field(default_factory=ExitStack)
+
+    def prepare(self, onnx: bytes, probe: Mapping[str, Any]) -> None:
+        file = self.folder / "model.onnx"
+        file.write_bytes(onnx)
+        write_model(self.folder / "repository", self.model, file, next(iter(self.configs.values())))
+        (self.folder / "load.json").write_text(json.dumps({"data": load_rows(probe)}, allow_nan=False))
+
+    def run(self, plan: Plan) -> None:
+        while names := plan(tuple(self.outcomes)):
+            before = len(self.outcomes)
+            self.serving()
+            self._analyze(self._trials(names), plan)
+            if len(self.outcomes) == before:
+                raise ProfilerError(f"Model Analyzer tried nothing of {', '.join(names)}: see its log")
+
+    def serving(self) -> tuple[int, int, int]:
+        """Ports of a Triton that runs, started when there is none."""
+        if self.triton is None or self.triton.poll() is not None:
+            self.close()
+            self.ports = free_ports()
+            self.triton = self.holding.enter_context(self._server())
+        return self.ports
+
+    def close(self) -> None:
+        self.holding.close()
+        self.triton = None
+
+    def _trials(self, names: Sequence[str]) -> list[Trial]:
+        """Each trial has a name that none had before: a repeat is loaded afresh as a first is."""
+        trials = []
+        for name in names:
+            self.started += 1
+            trials.append(Trial(name, f"{self.model}--{name}--{self.started}"))
+            write_model(self.folder / "repository", trials[-1].source, self.folder / "model.onnx", self.configs[name])
+        return trials
+
+    def _analyze(self, trials: Sequence[Trial], plan: Plan) -> None:
+        """Run Model Analyzer over these trials, in order, until it ends, breaks, or the plan asks for no more."""
+        assert self.triton is not None
+        folder = self.folder / f"run-{trials[0].source}"
+        folder.mkdir()
+        settings = analyzer_settings(folder, self.folder / "load.json", self.ports, trials, self.concurrency)
+        (folder / "analyzer.yaml").write_text(json.dumps(settings))  # JSON is YAML
         command = [str(self.servers / "bin" / "model-analyzer"), "profile", "-f", str(folder / "analyzer.yaml")]
-        timeout_s = ANALYZER_START_S + variants * VARIANT_TIMEOUT_S
-        last: deque[str] = deque(maxlen=30)
-        done = 0
-        with ended_process(command, self._environment(), folder, subprocess.PIPE) as analyzer:
-            timer = threading.Timer(timeout_s, _kill, (analyzer, signal.SIGKILL))
-            timer.start()
+        run = AnalyzerRun(folder, trials, self.concurrency, self.outcomes, self._unload, self.progress)
+        with ended_process(command, _environment(self.servers), folder, subprocess.PIPE) as analyzer:
+            watch = Watch(partial(_kill, analyzer, signal.SIGKILL), self.triton)
+            watch.start()
             try:
                 assert analyzer.stdout is not None
                 for raw in analyzer.stdout:
-                    line = raw.decode(errors="replace").rstrip()
-                    last.append(line)
-                    if "Profiling " in line and "concurrency=" in line:
-                        done += 1
-                        progress(f"{done} of {variants}: {line.split('Profiling ', 1)[1]}")
+                    if run.hear(raw.decode(errors="replace").rstrip()):
+                        watch.extend()
+                        if not run.wanted(plan(tuple(self.outcomes))):
+                            return
                 code = analyzer.wait()
-                late = not timer.is_alive()
             finally:
-                timer.cancel()
-        if code != 0:
-            why = f"took longer than {timeout_s:g} s" if late else f"ended with {code}"
-            told = "\n".join(last)
-            raise ProfilerError(f"Model Analyzer {why}:\n{told}\nTriton's log:\n{_tail(folder / 'triton.log')}")
+                watch.end()
+        run.close(code, watch.why)
+        if watch.why:
+            self.close()
 
-    def _environment(self) -> dict[str, str]:
-        return triton.environment(self.servers) | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
+    def _unload(self, source: str) -> None:
+        try:
+            TritonServer(f"http://127.0.0.1:{self.ports[0]}", timeout_s=5).unload(source)
+        except ServingError as error:
+            self.progress(f"{source} is not unloaded: {error}")
+
+    @contextmanager
+    def _server(self) -> Iterator["subprocess.Popen[bytes]"]:
+        backends, repository, log = self.folder / "backends", self.folder / "repository", self.folder / "triton.log"
+        triton.prepare(self.servers, backends, repository)
+        command = triton.command(self.servers, backends, repository, *self.ports)
+        started = time.monotonic()
+        with (
+            log.open("ab") as output,
+            ended_process(command, _environment(self.servers), self.folder, output) as server,
+        ):
+            _await(TritonServer(f"http://127.0.0.1:{self.ports[0]}"), server, log)
+            self.progress(f"Triton is up after {time.monotonic() - started:.1f} s")
+            yield server
+
+
+def _await(server: TritonServer, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Until Triton answers. What its backend can do, the trials show."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            server.index()
+            return
+        except ServingError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise ProfilerError(f"Triton did not start: {error}\n{_tail(log)}") from error
+            time.sleep(0.1)
+
+
+def _environment(servers: Path) -> dict[str, str]:
+    return triton.environment(servers) | {"MPLBACKEND": "Agg", "PYTHONUNBUFFERED": "1"}
 
 
 @contextmanager
@@ -155,10 +209,20 @@ def ended_process(
 
 
 def _kill(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    """Its group, and its children, which may lead groups of their own, as perf_analyzer does."""
+    import psutil
+
     try:
+        children = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    except psutil.NoSuchProcess:
+        children = []
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return
+    for child in children:
+        try:
+            child.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
 
 
 def free_ports() -> tuple[int, int, int]:
@@ -171,9 +235,5 @@ def free_ports() -> tuple[int, int, int]:
     return http, grpc, metrics
 
 
-def _lines(file: Path) -> list[str]:
-    return file.read_text(errors="replace").splitlines() if file.exists() else []
-
-
 def _tail(file: Path, lines: int = 15) -> str:
-    return "\n".join(_lines(file)[-lines:]) or "(none)"
+    return "\n".join(file.read_text(errors="replace").splitlines()[-lines:]) if file.exists() else "(none)"

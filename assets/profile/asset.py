@@ -3,7 +3,7 @@
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,17 +16,32 @@ from assets.champion import challenger_of
 from assets.decision import Decision
 from assets.door import gate, interval, record, room
 from assets.model import Model
-from assets.profile.cache import from_json, profile_key, to_json
-from assets.profile.choice import Point, answered, choose
+from assets.profile.cache import (
+    DEVICES,
+    Profile,
+    device_key,
+    digest_of,
+    from_json,
+    is_sound,
+    latest_by_device,
+    profile_key,
+    question_digest,
+    to_json,
+)
+from assets.profile.choice import answered, choose
+from assets.profile.devices import DeviceConfig, device_configs
+from assets.profile.learned import plan, usable
 from assets.profile.package import build_probe, package_files, warmup_samples
-from assets.profile.serving_config import chosen_changes, serving_config, starting_choice
-from assets.profile.settings import ProfileSettings
+from assets.profile.picture import figure, scatter
+from assets.profile.points import Failed, Point
+from assets.profile.serving_config import choice_of, serving_changes, serving_config, starting_choice
+from assets.profile.settings import ProfileSettings, Setting
 from assets.scoring import score
 from assets.verdict import Verdict
 from resources.errors import ModelNotReady, NotFound
 from resources.features import FeatureSet, read
 from resources.lineage import Lineage, RegisteredVersion
-from resources.model_analyzer import Measurement
+from resources.model_analyzer import Infeasible, Measurement, Outcome
 from resources.packages import publish, render_config, write_files
 from resources.pools import Assignment
 from resources.probe import largest_difference, probe_request
@@ -72,22 +87,27 @@ def serving_profile(
         probe = build_probe(rows, features.features, answers, settings.probe_tolerance)
 
         base = serving_config(model.name, features.features, starting_choice(settings), version=challenger.version)
-        place = profiler.place()
-        inputs = {"challenger": str(challenger.version), **place}
-        key = profile_key(model.name, onnx, base, settings, place)
+        place = profiler.place(_kind(settings))
+        question = question_digest(onnx, base, settings, place)
+        key = profile_key(model.name, question)
+        past, kept = _past(store), True
         try:
-            points, difference = from_json(store.get(key))
+            profile = from_json(store.get(key))
             context.log.info(f"measured before with the same bytes on this device: {key}")
         except NotFound:
-            points, difference = measure(model.name, onnx, base, probe, settings, profiler, as_of, context.log.info)
-            if difference is not None and math.isfinite(difference):
-                store.put(key, to_json(points, difference, place))
-        decision = choose(model.name, points, settings, as_of, inputs | {"measured": key})
-        decision = answered(decision, difference, settings.probe_tolerance)
-        metadata = record(context, decision, store, lineage)
-        metadata["points"] = dg.MetadataValue.md(_table(points))
+            here = usable(past.get(place["config_name"], []), place)
+            profile = measure(model.name, onnx, base, probe, settings, profiler, as_of, context.log.info, here)
+            kept = _keep(store, profile, question, settings)
+        inputs = {"challenger": str(challenger.version), "measured": key if kept else "not kept", **place}
+        decision = choose(model.name, profile.points, settings, as_of, inputs, profile.failed)
+        decision = answered(decision, profile.difference, settings.probe_tolerance)
+        pictures = {"profile.png": figure(decision.details, settings)} if profile.points else {}
+        drawn = scatter(decision.details, settings)
+        metadata = record(context, decision, store, lineage, artifacts=pictures, picture=drawn)
+        metadata["points"] = dg.MetadataValue.md(_table(profile.points))
         if decision.verdict is Verdict.PASS:
-            files = _files(model.name, challenger, onnx, features, probe, decision, lineage, settings.gpus)
+            devices = _devices(profile, decision, past, settings)
+            files = _files(model.name, challenger, onnx, features, probe, decision, lineage, devices)
             assignment = publish_signed(store, model.name, challenger.version, files, signing_key)
             metadata |= {"version": challenger.version, "package": assignment.package, "digest": assignment.digest}
         yield from gate(context, decision, metadata, CHECKS)
@@ -104,48 +124,99 @@ def measure(
     profiler: Profiler,
     as_of: datetime,
     progress: Callable[[str], None],
-) -> tuple[list[Point], float | None]:
-    """The points, and how far the configuration chosen from them answers from ONNX Runtime, on the same Triton."""
-    differences: list[float] = []
+    past: Sequence[Profile] = (),
+) -> Profile:
+    """The points, and how far the configuration chosen from them answers from ONNX Runtime, on the same Triton.
 
-    def ask(server: TritonServer, measured: list[Measurement]) -> None:
-        chosen = choose(name, _points(measured), settings, as_of, {}).details.get("choice")
+    base: of the default configuration; past: usable profiles of this device, which order the search and may end it.
+    """
+    differences: list[float] = []
+    kind = _kind(settings)
+    named = {config.name: config for config in settings.candidates}
+    configs = {label: base | serving_changes(choice_of(config, settings), kind) for label, config in named.items()}
+
+    def next_ones(outcomes: Sequence[Outcome]) -> list[str]:
+        return [config.name for config in plan(settings, past, _points(outcomes, named), _failed(outcomes, named))]
+
+    def ask(server: TritonServer, outcomes: list[Outcome]) -> None:
+        points, failed = _points(outcomes, named), _failed(outcomes, named)
+        chosen = choose(name, points, settings, as_of, {}, failed).details.get("choice")
         if chosen is None:
             return
         try:
-            changes = chosen_changes(chosen)
-            server.load(name, base | changes | {"version_policy": {"specific": {"versions": [1]}}})
+            config = configs[Setting(*(chosen[field] for field in Setting._fields)).name]
+            server.load(name, config | {"version_policy": {"specific": {"versions": [1]}}})
             differences.append(largest_difference(probe, server.infer(name, probe_request(probe), 1), 1))
         except ModelNotReady as error:
             progress(f"the chosen configuration does not answer as it should: {error}")
             differences.append(math.inf)
 
-    measured = profiler.sweep(
-        name,
-        onnx,
-        base,
-        probe,
-        settings.instances,
-        settings.queue_delays_us,
-        settings.concurrency,
-        progress,
-        ask,
+    outcomes = profiler.sweep(name, onnx, configs, next_ones, probe, settings.concurrency, progress, ask)
+    return Profile(
+        model=name,
+        onnx=digest_of(onnx),
+        place=profiler.place(kind),
+        kind=kind,
+        as_of=as_of.isoformat(),
+        points=tuple(_points(outcomes, named)),
+        failed=tuple(_failed(outcomes, named)),
+        difference=differences[0] if differences else None,
     )
-    return _points(measured), differences[0] if differences else None
 
 
-def _points(measured: Sequence[Measurement]) -> list[Point]:
+def _kind(settings: ProfileSettings) -> str:
+    return f"KIND_{settings.kind.upper()}"
+
+
+def _points(outcomes: Sequence[Outcome], named: Mapping[str, Setting]) -> list[Point]:
     return [
         Point(
-            instances=m.config.instances,
-            max_queue_delay_us=m.config.max_queue_delay_us,
+            **named[m.name]._asdict(),
             concurrency=m.concurrency,
             throughput_per_s=m.throughput_per_s,
+            p95_latency_ms=m.p95_latency_ms,
             p99_latency_ms=m.p99_latency_ms,
             source=m.source,
         )
-        for m in measured
+        for m in outcomes
+        if isinstance(m, Measurement)
     ]
+
+
+def _failed(outcomes: Sequence[Outcome], named: Mapping[str, Setting]) -> list[Failed]:
+    return [Failed(named[item.name], item.reason) for item in outcomes if isinstance(item, Infeasible)]
+
+
+def _past(store: Store) -> dict[str, list[Profile]]:
+    """The latest profiles of every known device; what an older version wrote is no experience."""
+    found: dict[str, list[Profile]] = {}
+    for name, keys in latest_by_device(store.keys(DEVICES)).items():
+        for key in keys:
+            try:
+                found.setdefault(name, []).append(from_json(store.get(key)))
+            except ValueError:
+                continue
+    return found
+
+
+def _keep(store: Store, profile: Profile, question: str, settings: ProfileSettings) -> bool:
+    """As the answer to this question and as experience of its device, if the machine was quiet and it answered."""
+    sound = is_sound(profile, settings)
+    if sound:
+        store.put(profile_key(profile.model, question), to_json(profile))
+        store.put(device_key(profile, question), to_json(profile))
+    return sound
+
+
+def _devices(
+    profile: Profile, decision: Decision, past: Mapping[str, list[Profile]], settings: ProfileSettings
+) -> dict[str, DeviceConfig]:
+    """How to serve on this device as just chosen, on the others as known, on those the spec names by default."""
+    choice = decision.details["choice"]
+    gpus = {gpu: DeviceConfig(gpu, "KIND_GPU", "default", choice) for gpu in settings.gpus}
+    known = device_configs(past, profile.onnx, profile.place["triton"], settings)
+    here = DeviceConfig(profile.place["device"], profile.kind, "measured", choice)
+    return gpus | known | {profile.place["config_name"]: here}
 
 
 def package_key(model: str, version: int) -> str:
@@ -179,27 +250,27 @@ def _files(
     probe: dict[str, Any],
     decision: Decision,
     lineage: Lineage,
-    gpus: Sequence[str],
+    devices: Mapping[str, DeviceConfig],
 ) -> dict[str, bytes]:
     choice = decision.details["choice"]
     snapshot = lineage.tags(name, challenger.version).get("dataset.digest", "")
     ids = {"snapshot_digest": snapshot, "mlflow_run_id": challenger.run_id}
 
-    def config(kind: str) -> str:
+    def config(choice: Mapping[str, Any], kind: str) -> str:
         made = serving_config(name, features.features, choice, version=challenger.version, lineage=ids, kind=kind)
         return render_config({**made, "model_warmup": warmup_samples(probe)})
 
+    known = {device: item.to_dict() for device, item in devices.items()}
     return package_files(
         name,
         challenger.version,
         onnx,
-        config("KIND_CPU"),
+        config(choice, "KIND_CPU"),
         probe,
         snapshot_digest=snapshot,
         mlflow_run_id=challenger.run_id,
-        profile={"choice": choice, "decision": decision.digest},
-        # Not measured there: the choice of the device at hand is the documented default of one never seen.
-        device_configs={gpu: config("KIND_GPU") for gpu in gpus},
+        profile={"choice": choice, "decision": decision.digest, "devices": known},
+        device_configs={device: config(item.choice, item.kind) for device, item in devices.items()},
     )
 
 
@@ -215,11 +286,12 @@ def publish_signed(store: Store, name: str, version: int, files: dict[str, bytes
     return assignment
 
 
-def _table(points: list[Point]) -> str:
+def _table(points: Sequence[Point]) -> str:
     rows = [
-        f"| {p.instances} | {p.max_queue_delay_us} | {p.concurrency} "
-        f"| {p.throughput_per_s:.0f} | {p.p99_latency_ms:.2f} |"
+        f"| {p.instances} | {p.max_queue_delay_us} | {p.intra_op_threads} | {p.max_batch_size} | {p.concurrency} "
+        f"| {p.throughput_per_s:.0f} | {p.p95_latency_ms:.2f} | {p.p99_latency_ms:.2f} |"
         for p in points
     ]
-    head = ["| instances | queue delay µs | clients | requests/s | p99 ms |", "| ---: | ---: | ---: | ---: | ---: |"]
+    names = ("instances", "delay µs", "threads", "batch", "clients", "requests/s", "p95 ms", "p99 ms")
+    head = [f"| {' | '.join(names)} |", "| ---: " * len(names) + "|"]
     return "\n".join([*head, *rows])

@@ -1,85 +1,92 @@
 """Which measured configuration serves best within the latency objective, and whether its gain is more than noise."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import datetime
-from statistics import fmean
 from typing import Any
 
 from assets.decision import Decision, Evidence
-from assets.profile.settings import ProfileSettings
+from assets.profile.objective import cost_per_million, excess, latency, limits, nearest_limit, told, value
+from assets.profile.points import Failed, Point, merged, noise_band, repeated
+from assets.profile.settings import ProfileSettings, Setting
 from assets.verdict import Verdict
 
 MIN_POINTS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One measured configuration. throughput_per_s: requests; source: the name under which it was measured."""
-
-    instances: int
-    max_queue_delay_us: int
-    concurrency: int
-    throughput_per_s: float
-    p99_latency_ms: float
-    source: str
-
-    @property
-    def config(self) -> tuple[int, int]:
-        return self.instances, self.max_queue_delay_us
-
-    def __str__(self) -> str:
-        return f"{self.instances} instance{'s' * (self.instances > 1)} with a delay of {self.max_queue_delay_us} µs"
-
-
 def choose(
-    model: str, points: Sequence[Point], settings: ProfileSettings, as_of: datetime, inputs: Mapping[str, str]
+    model: str,
+    points: Sequence[Point],
+    settings: ProfileSettings,
+    as_of: datetime,
+    inputs: Mapping[str, str],
+    failed: Sequence[Failed] = (),
 ) -> Decision:
     """PASS with `details.choice`, or FAIL when nothing measured keeps to the latency objective.
 
-    points: as measured; the default configuration (first instances, first delay) stands in them twice, an A/A
-    control: the two differ by noise alone, so a smaller gain than theirs is no gain.
+    points: as measured; one configuration, the default where it can be served, stands in them twice, an A/A control:
+    the two differ by noise alone, so a smaller gain than theirs is no gain. failed: what could not be served.
     """
-    default = (settings.instances[0], settings.queue_delays_us[0])
-    repeats = [point for point in points if point.config == default]
-    details: dict[str, Any] = {"points": [asdict(point) for point in points]}
+    details: dict[str, Any] = {
+        "points": [asdict(point) for point in points],
+        "infeasible": [{**item.config._asdict(), "reason": item.reason} for item in failed],
+        "objective": settings.objective,
+    }
+    # What could be served once and not again can't be served.
+    broken = {item.config for item in failed}
+    points = [point for point in points if point.config not in broken]
+    why, evidence, more = _unknown(points, failed) or _judged(points, failed, settings)
+    return Decision(model, "profile", as_of, why, evidence, inputs, details | more)
 
-    def decided(why: str, *evidence: Evidence, **more: Any) -> Decision:
-        return Decision(model, "profile", as_of, why, evidence, inputs, details | more)
 
-    if len(points) < MIN_POINTS or len(repeats) < 2:
+Judged = tuple[str, tuple[Evidence, ...], dict[str, Any]]
+
+
+def _unknown(points: Sequence[Point], failed: Sequence[Failed]) -> Judged | None:
+    """Why there is nothing to choose from; None when there is."""
+    if failed and not points:
+        why = "no configuration can be served here: " + "; ".join(f"{item.config}: {item.reason}" for item in failed)
+        return why, (Evidence("latency", Verdict.FAIL, why),), {}
+    if len(points) < MIN_POINTS or not repeated(points):
         why = (
-            f"{len(points)} measurements, {len(repeats)} of the default: "
-            f"needed are {MIN_POINTS}, the default among them twice, to know the noise"
+            f"{len(points)} measurements, none of them repeated: "
+            f"needed are {MIN_POINTS}, one configuration among them twice, to know the noise"
         )
-        return decided(why, Evidence("noise", Verdict.INCONCLUSIVE, why, float(len(repeats)), 2.0))
-    band = noise_band(repeats)
+        return why, (Evidence("noise", Verdict.INCONCLUSIVE, why, float(min(len(points), 1)), 2.0),), {}
+    return None
+
+
+def _judged(points: Sequence[Point], failed: Sequence[Failed], settings: ProfileSettings) -> Judged:
+    band = noise_band(points)
     least = max(band, settings.min_gain)
-    noise = Evidence(
-        "noise",
-        Verdict.PASS,
-        f"the same configuration measured twice differed by {band:.1%}: a gain up to {least:.1%} counts as none",
-        band,
-    )
+    noise = Evidence("noise", Verdict.PASS, _noise(band, least, settings), band, settings.quiet_band)
     candidates = merged(points)
-    within = [point for point in candidates if point.p99_latency_ms <= settings.p99_latency_ms]
+    within = [point for point in candidates if excess(point, settings) <= 1]
     if not within:
-        nearest = min(candidates, key=lambda point: point.p99_latency_ms)
+        nearest = min(candidates, key=lambda point: excess(point, settings))
         why = (
-            f"no configuration keeps 99 % of requests below {settings.p99_latency_ms:g} ms: nearest is {nearest} "
-            f"with {nearest.p99_latency_ms:.2f} ms: make the model smaller or the objective wider"
+            f"no configuration keeps {limits(settings)}: nearest is {nearest} "
+            f"with {latency(nearest, settings)}: make the model smaller or the objective wider"
         )
-        latency = Evidence("latency", Verdict.FAIL, why, nearest.p99_latency_ms, settings.p99_latency_ms)
-        return decided(why, latency, noise, band=band, nearest=asdict(nearest))
-    chosen, reason = _best(within, default, least)
-    latency = Evidence(
-        "latency",
-        Verdict.PASS,
-        f"{chosen}: 99 % of requests below {chosen.p99_latency_ms:.2f} ms at {chosen.throughput_per_s:.0f}/s",
-        chosen.p99_latency_ms,
-        settings.p99_latency_ms,
-    )
-    return decided(f"{chosen}: {reason}", latency, noise, band=band, choice=_choice(chosen, settings), reason=reason)
+        missed = Evidence("latency", Verdict.FAIL, why, *nearest_limit(nearest, settings))
+        return why, (missed, noise), {"band": band, "nearest": asdict(nearest)}
+    chosen, reason = _best(within, settings.candidates[0], least, settings)
+    if failed:
+        reason += f"; {len(failed)} could not be served"
+    why = f"{chosen}: {latency(chosen, settings)} at {chosen.throughput_per_s:.0f}/s"
+    kept = Evidence("latency", Verdict.PASS, why, *nearest_limit(chosen, settings))
+    choice, quiet = choice_of_point(chosen, settings), band <= settings.quiet_band
+    more = {"band": band, "quiet": quiet, "choice": choice, "reason": reason}
+    return f"{chosen}: {reason}", (kept, noise), more
+
+
+def pick(points: Sequence[Point], settings: ProfileSettings) -> Point | None:
+    """The best of what was measured within the limits; None when nothing is, or nothing was measured twice."""
+    within = [point for point in merged(points) if excess(point, settings) <= 1]
+    if not within or not repeated(points):
+        return None
+    return _best(within, settings.candidates[0], max(noise_band(points), settings.min_gain), settings)[0]
 
 
 def answered(decision: Decision, difference: float | None, tolerance: float) -> Decision:
@@ -101,58 +108,37 @@ def answered(decision: Decision, difference: float | None, tolerance: float) -> 
     )
 
 
-def noise_band(repeats: Sequence[Point]) -> float:
-    """Relative difference in throughput between measurements of one configuration.
-
-    >>> noise_band([Point(1, 0, 4, 900.0, 2.0, "a"), Point(1, 0, 4, 1100.0, 2.0, "b")])
-    0.2
-    """
-    rates = [point.throughput_per_s for point in repeats]
-    return (max(rates) - min(rates)) / fmean(rates) if fmean(rates) > 0 else 1.0
+def _noise(band: float, least: float, settings: ProfileSettings) -> str:
+    why = f"the same configuration measured twice differed by {band:.1%}: a gain up to {least:.1%} counts as none"
+    if band > settings.quiet_band:
+        why += f"; the machine was not quiet (more than {settings.quiet_band:.0%}), so nothing measured is kept"
+    return why
 
 
-def merged(points: Sequence[Point]) -> list[Point]:
-    """One point a configuration; what was measured more than once counts with its means."""
-    groups: dict[tuple[int, int], list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.config, []).append(point)
-    return [
-        replace(
-            group[0],
-            throughput_per_s=fmean(point.throughput_per_s for point in group),
-            p99_latency_ms=fmean(point.p99_latency_ms for point in group),
-            source=", ".join(point.source for point in group),
-        )
-        for group in groups.values()
-    ]
-
-
-def _best(within: Sequence[Point], default: tuple[int, int], least: float) -> tuple[Point, str]:
-    """Best throughput; what lies within `least` of it ties, and ties go to fewer instances, then the smaller delay."""
-    top = max(within, key=lambda point: point.throughput_per_s)
-    ties = [point for point in within if point.throughput_per_s * (1 + least) >= top.throughput_per_s]
+def _best(within: Sequence[Point], default: Setting, least: float, settings: ProfileSettings) -> tuple[Point, str]:
+    """The best value; what lies within `least` of it ties, and ties go to fewer instances, then the smaller delay."""
+    top = max(within, key=lambda point: value(point, settings))
+    ties = [point for point in within if value(point, settings) * (1 + least) >= value(top, settings)]
     best = min(ties, key=lambda point: point.config)
     start = next((point for point in within if point.config == default), None)
     if start is None:
-        return best, f"the best within the objective at {best.throughput_per_s:.0f}/s; the default is not within it"
+        return best, f"the best within the objective at {told(best, settings)}; the default is not within it"
     if best.config == default:
-        return start, f"the default at {start.throughput_per_s:.0f}/s: none beats it by more than {least:.1%}"
-    gain = best.throughput_per_s / start.throughput_per_s - 1 if start.throughput_per_s else float("inf")
+        return start, f"the default at {told(start, settings)}: none beats it by more than {least:.1%}"
+    base = value(start, settings)
+    gain = value(best, settings) / base - 1 if base else math.inf
     if gain <= least:
-        return (
-            start,
-            f"the default at {start.throughput_per_s:.0f}/s: {best} gains {gain:.1%}, no more than {least:.1%}",
-        )
-    return best, f"{best.throughput_per_s:.0f}/s, {gain:.1%} more than the default, beyond the {least:.1%} of noise"
+        return start, f"the default at {told(start, settings)}: {best} gains {gain:.1%}, no more than {least:.1%}"
+    return best, f"{told(best, settings)}, {gain:.1%} more than the default, beyond the {least:.1%} of noise"
 
 
-def _choice(chosen: Point, settings: ProfileSettings) -> dict[str, Any]:
+def choice_of_point(chosen: Point, settings: ProfileSettings) -> dict[str, Any]:
+    """What the record and the package keep of the chosen one."""
     return {
-        "instances": chosen.instances,
-        "max_queue_delay_us": chosen.max_queue_delay_us,
-        "max_batch_size": settings.max_batch_size,
+        **chosen.config._asdict(),
         "max_queue_size": settings.max_queue_size,
-        "intra_op_threads": settings.intra_op_threads,
         "throughput_per_s": chosen.throughput_per_s,
         "p99_latency_ms": chosen.p99_latency_ms,
+        "p95_latency_ms": chosen.p95_latency_ms,
+        "cost_per_million": cost_per_million(chosen, settings),
     }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from assets.profile.settings import ProfileSettings
+from assets.profile.settings import ProfileSettings, Setting
 
 TYPES = {"string": "TYPE_STRING", "float": "TYPE_FP32", "int": "TYPE_INT64", "bool": "TYPE_BOOL"}
 OUTPUTS = {"probabilities": 2}
@@ -11,13 +11,12 @@ OUTPUTS = {"probabilities": 2}
 
 def starting_choice(settings: ProfileSettings) -> dict[str, Any]:
     """The default configuration: what the sweep starts from and measures twice."""
-    return {
-        "instances": settings.instances[0],
-        "max_queue_delay_us": settings.queue_delays_us[0],
-        "max_batch_size": settings.max_batch_size,
-        "max_queue_size": settings.max_queue_size,
-        "intra_op_threads": settings.intra_op_threads,
-    }
+    return choice_of(settings.candidates[0], settings)
+
+
+def choice_of(setting: Setting, settings: ProfileSettings) -> dict[str, Any]:
+    """One configuration of the search space with what the spec holds for all of them."""
+    return {**setting._asdict(), "max_queue_size": settings.max_queue_size}
 
 
 def serving_config(
@@ -43,7 +42,7 @@ def serving_config(
         "max_batch_size": choice["max_batch_size"],
         "input": inputs,
         "output": [{"name": name, "data_type": "TYPE_FP32", "dims": [width]} for name, width in outputs.items()],
-        **chosen_changes(choice, kind),
+        **_chosen(choice, kind),
         "version_policy": {"specific": {"versions": [version]}},
         "parameters": {
             name: {"string_value": value} for name, value in sorted({**parameters, **(lineage or {})}.items())
@@ -52,8 +51,16 @@ def serving_config(
     }
 
 
-def chosen_changes(choice: Mapping[str, Any], kind: str = "KIND_CPU") -> dict[str, Any]:
-    """The fields that a choice decides."""
+def serving_changes(choice: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The fields that a choice decides, of a configuration that `serving_config` built without lineage."""
+    return {
+        **_chosen(choice, kind),
+        "max_batch_size": choice["max_batch_size"],
+        "parameters": {"intra_op_thread_count": {"string_value": str(choice["intra_op_threads"])}},
+    }
+
+
+def _chosen(choice: Mapping[str, Any], kind: str) -> dict[str, Any]:
     return {"instance_group": [{"kind": kind, "count": choice["instances"]}], "dynamic_batching": _batching(choice)}
 
 

@@ -49,9 +49,19 @@ def prepare(servers: Path, backends: Path, repository: Path) -> None:
 
 
 def command(
-    servers: Path, backends: Path, repository: Path, http_port: int, grpc_port: int, metrics_port: int
+    servers: Path,
+    backends: Path,
+    repository: Path,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+    *,
+    config_name: str = "",
 ) -> list[str]:
-    """Arguments of a Triton on loopback that loads what it is told to and nothing else."""
+    """Arguments of a Triton on loopback that loads what it is told to and nothing else.
+
+    config_name: of this device; a model with `configs/<config_name>.pbtxt` is served by that instead of `config.pbtxt`.
+    """
     return [
         str(_wheel(servers) / "bin" / "tritonserver"),
         f"--backend-directory={backends}",
@@ -67,6 +77,7 @@ def command(
         f"--grpc-port={grpc_port}",
         f"--metrics-port={metrics_port}",
         "--allow-gpu-metrics=false",
+        *([f"--model-config-name={config_name}"] if config_name else []),
     ]
 
 

@@ -1,5 +1,8 @@
 """The real Model Analyzer on a small real model with a string column."""
 
+import os
+import signal
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,22 +11,27 @@ import pandas as pd
 import psutil
 import pytest
 
+from assets.decision import Decision
 from assets.profile.asset import measure
-from assets.profile.choice import Point, choose
+from assets.profile.cache import Profile
+from assets.profile.choice import choose
 from assets.profile.package import build_probe
 from assets.profile.serving_config import serving_config, starting_choice
-from assets.profile.settings import ProfileSettings
+from assets.profile.settings import ProfileSettings, Setting
 from assets.retrain.export import to_onnx
 from assets.scoring import score
 from assets.verdict import Verdict
-from resources import profiler
-from resources.errors import ProfilerError
-from resources.model_analyzer import Measurement
-from resources.profiler import Profiler
+from resources import analyzer_run
+from resources.errors import StackError
+from resources.local import triton
+from resources.packages import render_config
+from resources.profiler import Profiler, ended_process, free_ports
+from resources.triton import TritonServer
 from tests.serving_stack import FEATURES, SERVERS
 
 pytestmark = pytest.mark.integration
-SETTINGS = ProfileSettings()
+SETTINGS = ProfileSettings(p99_latency_ms=2000)
+NOW = datetime(2013, 3, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +57,24 @@ def onnx(rows: pd.DataFrame) -> bytes:
     return to_onnx(Pipeline([("columns", columns), ("trees", trees)]).fit(rows, late), FEATURES)
 
 
-def sweep(onnx: bytes, rows: pd.DataFrame, workdir: Path, lines: list[str], served: bytes = b"") -> list[Measurement]:
+def profile(
+    onnx: bytes,
+    rows: pd.DataFrame,
+    workdir: Path,
+    progress: Callable[[str], None] = print,
+    settings: ProfileSettings = SETTINGS,
+    served: bytes = b"",
+    shift: float = 0.0,
+    servers: Path = SERVERS,
+) -> Profile:
     head = rows.head(16)
-    probe = build_probe(head, FEATURES, score(onnx, head, FEATURES))
-    base = serving_config("flight", FEATURES, starting_choice(SETTINGS), version=7)
-    return Profiler(SERVERS, workdir).sweep(
-        "flight",
-        served or onnx,
-        base,
-        probe,
-        SETTINGS.instances,
-        SETTINGS.queue_delays_us,
-        SETTINGS.concurrency,
-        lines.append,
-    )
+    probe = build_probe(head, FEATURES, score(onnx, head, FEATURES) + shift)
+    base = serving_config("flight", FEATURES, starting_choice(settings), version=7)
+    return measure("flight", served or onnx, base, probe, settings, Profiler(servers, workdir), NOW, progress)
+
+
+def decided(found: Profile, settings: ProfileSettings = SETTINGS) -> Decision:
+    return choose("flight", found.points, settings, NOW, {}, found.failed)
 
 
 def ours(workdir: Path) -> list[list[str]]:
@@ -71,77 +83,93 @@ def ours(workdir: Path) -> list[list[str]]:
     return [line for line in lines if any(str(workdir) in part for part in line)]
 
 
-def test_every_pair_is_measured_the_default_twice_and_one_is_chosen(
+def kill(*parts: str) -> None:
+    """kill -9 of the processes that have each of these in their command lines."""
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if all(part in line for part in parts):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def test_every_configuration_is_measured_the_default_twice_and_the_chosen_one_answers_as_onnx_runtime(
     onnx: bytes, rows: pd.DataFrame, tmp_path: Path
 ) -> None:
     lines: list[str] = []
-    measured = sweep(onnx, rows, tmp_path / "work", lines)
-    print("\n".join([*lines, *map(str, measured)]))
-    pairs = [(m.config.instances, m.config.max_queue_delay_us) for m in measured]
-    assert pairs == [(1, 0), (1, 0), (1, 500), (2, 0), (2, 500)]
-    assert all(m.throughput_per_s > 50 and 0 < m.p99_latency_ms < 1000 for m in measured)
-    assert {m.concurrency for m in measured} == {4}
-    assert sum("concurrency=4" in line for line in lines) == 5
+    found = profile(onnx, rows, tmp_path / "work", lines.append)
+    print("\n".join([*lines, *map(repr, found.points)]))
+    assert [point.config[:2] for point in found.points] == [(1, 0), (1, 500), (2, 0), (2, 500), (1, 0)]
+    assert all(point.throughput_per_s > 50 for point in found.points)
+    assert all(0 < point.p95_latency_ms <= point.p99_latency_ms < 1000 for point in found.points)
+    assert {point.concurrency for point in found.points} == {4}
+    assert found.failed == ()
+    assert found.difference is not None
+    assert found.difference < 1e-6
     assert list((tmp_path / "work").iterdir()) == []
     assert ours(tmp_path) == []
-    points = [
-        Point(
-            m.config.instances,
-            m.config.max_queue_delay_us,
-            m.concurrency,
-            m.throughput_per_s,
-            m.p99_latency_ms,
-            m.source,
-        )
-        for m in measured
-    ]
-    decision = choose("flight", points, ProfileSettings(p99_latency_ms=2000), datetime(2013, 3, 1, tzinfo=UTC), {})
+    decision = decided(found)
     assert decision.verdict is Verdict.PASS, decision.why
-    print(decision.why)
 
 
-@pytest.mark.parametrize(("shift", "right"), [(0.0, True), (0.1, False)])
-def test_the_chosen_configuration_is_asked_for_its_answers_on_the_same_triton(
-    onnx: bytes, rows: pd.DataFrame, tmp_path: Path, shift: float, right: bool
-) -> None:
-    head = rows.head(16)
-    probe = build_probe(head, FEATURES, score(onnx, head, FEATURES) + shift)
-    base = serving_config("flight", FEATURES, starting_choice(SETTINGS), version=7)
-    settings = ProfileSettings(instances=(1,), queue_delays_us=(0,), p99_latency_ms=2000)
+def test_a_wrong_answer_of_the_chosen_configuration_is_found(onnx: bytes, rows: pd.DataFrame, tmp_path: Path) -> None:
     lines: list[str] = []
-    points, difference = measure(
-        "flight",
-        onnx,
-        base,
-        probe,
-        settings,
-        Profiler(SERVERS, tmp_path / "work"),
-        datetime(2013, 3, 1, tzinfo=UTC),
-        lines.append,
-    )
-    assert len(points) == 2
-    assert difference is not None
-    assert (difference < 1e-6) is right
-    assert any("answers differ from ONNX Runtime's by 0.1" in line for line in lines) is not right
+    settings = ProfileSettings(instances=(1,), queue_delays_us=(0,), p99_latency_ms=2000)
+    found = profile(onnx, rows, tmp_path / "work", lines.append, settings, shift=0.1)
+    assert len(found.points) == 2
+    assert found.difference == float("inf")
+    assert any("answers differ from ONNX Runtime's by 0.1" in line for line in lines)
 
 
-def test_a_model_that_does_not_load_fails_with_tritons_words_and_leaves_nothing(
+@pytest.mark.parametrize(
+    ("victim", "reason"),
+    [("triton_python_backend_stub", "requests failed while it was measured"), ("bin/tritonserver", "took Triton down")],
+)
+def test_a_configuration_that_dies_while_measured_is_infeasible_and_the_sweep_goes_on(
+    onnx: bytes, rows: pd.DataFrame, tmp_path: Path, victim: str, reason: str
+) -> None:
+    settings = ProfileSettings(instances=(1, 2, 3), queue_delays_us=(0,), p99_latency_ms=2000)
+    lines: list[str] = []
+
+    def progress(line: str) -> None:
+        lines.append(line)
+        if "flight--i2-" in line and "clients" in line:
+            kill(victim, "flight--i2-" if "stub" in victim else str(tmp_path))
+
+    found = profile(onnx, rows, tmp_path / "work", progress, settings)
+    print("\n".join(lines))
+    (failed,) = found.failed
+    assert failed.config == Setting(2, 0)
+    assert reason in failed.reason
+    assert [point.config[0] for point in found.points] == [1, 3, 1]
+    decision = decided(found, settings)
+    assert decision.verdict is Verdict.PASS
+    assert decision.details["choice"]["instances"] in (1, 3)
+    assert ours(tmp_path) == []
+
+
+def test_a_model_that_no_configuration_can_serve_fails_with_tritons_words(
     rows: pd.DataFrame, onnx: bytes, tmp_path: Path
 ) -> None:
-    with pytest.raises(ProfilerError, match="flight") as caught:
-        sweep(onnx, rows, tmp_path / "work", [], served=b"no model")
-    assert "INVALID_PROTOBUF" in str(caught.value)
+    settings = ProfileSettings(instances=(1, 2, 3), queue_delays_us=(0,))
+    found = profile(onnx, rows, tmp_path / "work", settings=settings, served=b"no model")
+    assert found.points == ()
+    assert len(found.failed) == 3
+    assert found.difference is None
+    decision = decided(found, settings)
+    assert decision.verdict is Verdict.FAIL
+    assert "INVALID_PROTOBUF" in decision.why
     assert list((tmp_path / "work").iterdir()) == []
     assert ours(tmp_path) == []
 
 
-def test_a_sweep_that_takes_too_long_is_ended_and_says_so(
+def test_a_configuration_that_takes_too_long_is_ended_and_says_so(
     rows: pd.DataFrame, onnx: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(profiler, "VARIANT_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(profiler, "ANALYZER_START_S", 5.0)
-    with pytest.raises(ProfilerError, match="took longer than 6 s"):
-        sweep(onnx, rows, tmp_path / "work", [])
+    monkeypatch.setattr(analyzer_run, "TRIAL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(analyzer_run, "START_S", 1.0)
+    settings = ProfileSettings(instances=(1,), queue_delays_us=(0,))
+    found = profile(onnx, rows, tmp_path / "work", settings=settings)
+    assert [item.reason for item in found.failed] == ["it took longer than 0.2 s"]
+    assert decided(found, settings).verdict is Verdict.FAIL
     assert ours(tmp_path) == []
 
 
@@ -149,22 +177,38 @@ def test_a_cancelled_sweep_leaves_nothing(rows: pd.DataFrame, onnx: bytes, tmp_p
     class Cancelled(BaseException):
         """As Dagster interrupts a run."""
 
-    class Lines(list[str]):
-        def append(self, line: str) -> None:
-            if "concurrency" in line:
-                raise Cancelled
+    def progress(line: str) -> None:
+        if "clients" in line:
+            raise Cancelled
 
     with pytest.raises(Cancelled):
-        sweep(onnx, rows, tmp_path / "work", Lines())
+        profile(onnx, rows, tmp_path / "work", progress)
     assert list((tmp_path / "work").iterdir()) == []
     assert ours(tmp_path) == []
 
 
 def test_a_missing_environment_is_named(rows: pd.DataFrame, onnx: bytes, tmp_path: Path) -> None:
-    from resources.errors import StackError
-
-    head = rows.head(2)
-    probe = build_probe(head, FEATURES, score(onnx, head, FEATURES))
-    base = serving_config("flight", FEATURES, starting_choice(SETTINGS), version=7)
     with pytest.raises(StackError, match="nowhere"):
-        Profiler(Path("/nowhere/.venv"), tmp_path).sweep("flight", onnx, base, probe, [1], [0], 1, print)
+        profile(onnx, rows, tmp_path, servers=Path("/nowhere/.venv"))
+
+
+def test_triton_serves_the_configuration_of_its_device(onnx: bytes, tmp_path: Path) -> None:
+    choice = starting_choice(SETTINGS)
+    repository, backends, ports = tmp_path / "repository", tmp_path / "backends", free_ports()
+    triton.prepare(SERVERS, backends, repository)
+    for model in ("known", "other"):
+        (repository / model / "1").mkdir(parents=True)
+        (repository / model / "1" / "model.onnx").write_bytes(onnx)
+        (repository / model / "configs").mkdir()
+        config = serving_config(model, FEATURES, choice, version=1)
+        (repository / model / "config.pbtxt").write_text(render_config(config))
+        device = "this-cpu" if model == "known" else "that-gpu"
+        (repository / model / "configs" / f"{device}.pbtxt").write_text(render_config(config | {"max_batch_size": 8}))
+    command = triton.command(SERVERS, backends, repository, *ports, config_name="this-cpu")
+    url, log = f"http://127.0.0.1:{ports[0]}", tmp_path / "triton.log"
+    with log.open("wb") as out, ended_process(command, triton.environment(SERVERS), tmp_path, out) as process:
+        triton.await_ready(url, process, log, 60)
+        server = TritonServer(url)
+        for model, rows_at_once in (("known", 8), ("other", 64)):
+            server.load(model)
+            assert server.call(f"/v2/models/{model}/config", None)["max_batch_size"] == rows_at_once

@@ -159,6 +159,8 @@ def test_the_manifest_names_every_file_by_digest_and_where_it_came_from() -> Non
         {"queue_delays_us": (-1,)},
         {"p99_latency_ms": 0},
         {"p99": 5},
+        {"quiet_band": 1.5},
+        {"instance_hour_price": -1},
     ],
 )
 def test_settings_out_of_bounds_are_refused(change: dict[str, Any]) -> None:
