@@ -36,7 +36,7 @@ ROOM = "profile"
 MODEL, CANDIDATE = "flight", "candidate"
 POOLS = ("blue", "green")
 PARTS = ("s3", "triton-blue", "triton-green", "agent-blue", "agent-green", "gateway", "supervisor")
-CYCLES, RATE_PER_S, CLIENTS = 100, 300.0, 6
+CYCLES, RATE_PER_S, CLIENTS = 100, 300.0, 16
 
 
 def lines() -> Iterator[Line]:
