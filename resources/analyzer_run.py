@@ -65,6 +65,7 @@ class AnalyzerRun:
         if source != self.current:
             came = self._conclude(self.current)
             self.current = source
+        if source and source not in self.done and f"Profiling {source}" in line:
             self.progress(f"{len(self.outcomes) + 1}: {source}, {self.concurrency} clients")
         self.said.setdefault(source, []).append(line)
         # A checkpoint follows every trial, or the remark that there was nothing to save.
