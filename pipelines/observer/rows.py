@@ -101,7 +101,9 @@ def _access(entry: Any, event_time_header: str | None) -> Access:
 
 def unit_of(value: str) -> str:
     """16 digits that tell users apart and can't be turned back into the header; '' without one."""
-    return hashlib.blake2b(value.encode(), digest_size=8, person=b"trimtab unit").hexdigest() if value else ""
+    if value in ("", "-"):  # Envoy writes a dash for a header that is not there
+        return ""
+    return hashlib.blake2b(value.encode(), digest_size=8, person=b"trimtab unit").hexdigest()
 
 
 def _cell(text: str) -> str:

@@ -87,6 +87,19 @@ def test_a_request_is_ok_by_its_code_and_by_its_grpc_status_wherever_that_stands
     assert (row.grpc_status, row.ok, row.pool) == (status, ok, "green")
 
 
+def test_whom_a_request_is_of_is_kept_as_a_hash_only() -> None:
+    def unit(*value: str) -> str:
+        asked = entry()
+        for each in value:
+            asked.request.request_headers["x-unit"] = each
+        return access_rows(message(asked), None)[0].unit
+
+    assert unit() == unit("-") == ""
+    assert unit("ann@example.org") == unit("ann@example.org") != unit("bob@example.org")
+    assert len(unit("ann@example.org")) == 16
+    assert "ann" not in unit("ann@example.org")
+
+
 def test_the_event_time_header_counts_only_when_the_observer_was_told_so() -> None:
     told = message(entry(event_time="2013-01-01T00:00:01Z"))
     assert access_rows(told, "x-event-time")[0].event_us == 1_356_998_401_000_000
