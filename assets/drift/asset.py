@@ -21,7 +21,7 @@ from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("inputs", "harm", "schema", "freshness")
+CHECKS = ("inputs", "harm", "schema", "freshness", "estimate", "joint", "rise")
 
 
 def drift_report(

@@ -60,11 +60,12 @@ class Numeric:
         shares = np.append(np.diff(self.counts / self.rows, prepend=0.0), self.null_share)
         return min(mean, expected_tvd(shares, size))  # atoms move less: for a flag this is exact
 
-    def p_value(self, batch: Floats) -> float:
-        """Asymptotic; conservative with ties."""
+    def p_value(self, batch: Floats, distance: float | None = None) -> float:
+        """Asymptotic; conservative with ties. distance: of this batch, where it is known."""
         from scipy.special import kolmogorov
 
-        return float(kolmogorov(self.distance(batch) * effective(len(batch), self.rows) ** 0.5))
+        distance = self.distance(batch) if distance is None else distance
+        return float(kolmogorov(distance * effective(len(batch), self.rows) ** 0.5))
 
     def unseen(self, batch: Floats) -> float:
         """No number is a new category."""

@@ -10,6 +10,7 @@ The window is the last block of event time in slots of a 24th, so that the level
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from assets.drift.aggregate import Columns, expected
 from assets.drift.categorical import Categorical
 from assets.drift.ks import Numeric
 from assets.drift.reference import Reference
-from assets.drift.threshold import conformal_threshold
+from assets.drift.threshold import conformal_threshold, needed
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -147,12 +148,19 @@ class LiveWindow:
         distances = self.distances()
         level = None
         if self.is_full and rows >= settings.min_block_rows:
-            past = conformal_threshold(self.reference.history[-settings.history_cap :], settings.alpha)
+            past = conformal_threshold(self._like()[-settings.history_cap :], settings.alpha)
             noise = expected(self.reference.marginals, self.reference.weights, rows)
             level = max(past + noise, settings.floor) if np.isfinite(past) else None
         aggregate = float(self._weights @ distances)
         named = dict(zip(self._names, map(float, distances), strict=True))
         return Reading(self._newest, self._at_us, rows, aggregate, level, named)
+
+    def _like(self) -> tuple[float, ...]:
+        """The blocks that this one is held against: those of its tag if they give a level, else the ordinary ones."""
+        settings = self.reference.settings
+        start = datetime.fromtimestamp((self._newest - SLOTS + 1) * self.slot_us / 1e6, UTC)
+        tagged = self.reference.tagged.get(settings.tag_of(start), ())
+        return tagged if len(tagged) >= needed(settings.alpha) else self.reference.history
 
     def to_bytes(self, watch: Watch) -> bytes:
         """Everything, with the watch over it, as a compressed npz of plain arrays."""

@@ -13,7 +13,7 @@ import pandas as pd
 
 from assets.drift.aggregate import blocks
 from assets.drift.harm import LabelBlock, watch
-from assets.drift.judge import _rules
+from assets.drift.judge import harm_rules
 from assets.drift.ks import Numeric
 from assets.drift.live import LiveWindow
 from assets.drift.reference import Reference, build_reference
@@ -196,7 +196,7 @@ def _delay(alarm: npt.NDArray[np.bool_], start: int) -> float:
 
 
 def _harm_delay(reference: Reference, month: Month, start: int) -> float:
-    rules = _rules(reference, SETTINGS)
+    rules = harm_rules(reference, SETTINGS)
     found: list[Any] = [
         LabelBlock(str(hour), (float(loss),) * RATE, SETTINGS.quiet_weight) for hour, loss in enumerate(month.losses)
     ]

@@ -45,7 +45,7 @@ def found(decision: Decision, name: str) -> Evidence:
 
 
 def verdicts(decision: Decision) -> dict[str, Verdict]:
-    return {item.name: item.verdict for item in decision.evidence}
+    return {item.name: item.verdict for item in decision.evidence if item.decides}
 
 
 def read(decision: Decision) -> dict[str, Any]:
@@ -56,11 +56,12 @@ def read(decision: Decision) -> dict[str, Any]:
 
 def test_a_quiet_week_passes_with_four_pieces_of_evidence(reference: Reference, draw: Draw) -> None:
     decision = decide(reference, draw(0, 7))
-    assert [item.name for item in decision.evidence] == ["inputs", "harm", "schema", "freshness"]
+    assert [item.name for item in decision.evidence if item.decides] == ["inputs", "harm", "schema", "freshness"]
+    assert [item.name for item in decision.evidence if not item.decides] == ["estimate", "joint", "rise"]
     assert decision.verdict is PASS, decision.why
     details = read(decision)
     assert len(details["days"]) == 7
-    assert {item["feature"] for item in details["features"]} == set(FEATURES)
+    assert {item["feature"] for item in details["features"]} == {*FEATURES, "answer"}
     assert details["brier"] == pytest.approx(details["harm"]["mean_loss"])
     assert 0.6 < details["auc"] < 1
 
