@@ -19,12 +19,16 @@ Bucket = tuple[float, float]  # total, sum of squared deviations from its own me
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class Change:
     """A change at value number `at` (from 1, since the first value ever): the means before and after it."""
 
     at: int
     before: float
     after: float
+
+    @property
+    def is_rise(self) -> bool:
+        return self.after > self.before
 
 
 class Adwin:
@@ -50,17 +54,12 @@ class Adwin:
         found.tick, found.seen = int(value["tick"]), int(value["seen"])
         return found
 
-    def rises(self, values: Iterable[float]) -> list[Rise]:
-        """Take values in order; the changes upward among them. After a change in any direction the window is new."""
-        found = []
-        for value in values:
-            change = self.step(value)
-            if change and change.after > change.before:
-                found.append(change)
-        return found
+    def changes(self, values: Iterable[float]) -> list[Change]:
+        """Take values in order; the changes among them, up and down. After each the window is new."""
+        return [change for value in values if (change := self.step(value))]
 
-    def step(self, value: float) -> Rise | None:
-        """One more value; the change that it shows, whichever its direction."""
+    def step(self, value: float) -> Change | None:
+        """One more value, and the change that it shows."""
         self.seen += 1
         self._insert(value)
         self.tick += 1
@@ -70,7 +69,7 @@ class Adwin:
         if change is None:
             return None
         self.rows, self.width, self.total, self.variance, self.tick = [[]], 0, 0.0, 0.0, 0
-        return Rise(self.seen, *change)
+        return Change(self.seen, *change)
 
     def _insert(self, value: float) -> None:
         self.rows[0].append((value, 0.0))

@@ -21,7 +21,7 @@ from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("inputs", "harm", "schema", "freshness", "estimate", "joint", "rise")
+CHECKS = ("inputs", "harm", "schema", "freshness", "estimate", "joint", "rise", "labels")
 
 
 def drift_report(

@@ -11,7 +11,7 @@ from assets.decision import Decision, Evidence
 from assets.drift.aggregate import ANSWER, Columns, Span, blocks, columns, indices, instants, utc
 from assets.drift.evidence import day_details, harm_details, harm_evidence, inputs_evidence
 from assets.drift.harm import Harm, Rules, watch
-from assets.drift.hints import estimate, joint, rise, window_sample
+from assets.drift.hints import estimate, fair, joint, rise, window_sample
 from assets.drift.labels import label_blocks, performance, usable_labels
 from assets.drift.naming import Feature, name_features
 from assets.drift.quality import freshness, schema, wrong_columns
@@ -66,8 +66,9 @@ def judge(
     )
     expected, estimated = estimate(window, rules.bound, settings)
     together, found = joint(window_sample(batch, times, reference, settings, span), reference, settings)
-    risen, adwin = rise(labels, before.get("adwin") if before else None)
-    hints = tuple(item for item in (expected, together, risen) if item)
+    risen, adwin = rise(labels, before.get("adwin") if before else None, rules.bound)
+    spoken = fair(labels, window, times, settings, span)
+    hints = tuple(item for item in (expected, together, risen, spoken) if item)
     details = {
         **{"start": utc(start).isoformat(), "end": utc(end).isoformat()},
         **{"rows": len(window), "reference": digest},

@@ -174,7 +174,7 @@ def build_reference(
     times = instants(frame["event_time"])
     frame, times = frame[times.notna().to_numpy()], times[times.notna().to_numpy()]
     types, shares = dict(features), normalised(weights, list(features))
-    if ANSWER in frame and settings.answer_weight:
+    if ANSWER in frame:
         types[ANSWER] = "float"
         shares = {name: share * (1 - settings.answer_weight) for name, share in shares.items()}
         shares[ANSWER] = settings.answer_weight

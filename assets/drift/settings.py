@@ -54,7 +54,10 @@ class DriftSettings(BaseModel):
     )
 
     answer_weight: float = Field(
-        default=0.2, ge=0, lt=1, description="Share of the weighted distance that the champion's own answers have."
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of the weighted distance that the champion's own answers have; 0: shown, not weighed.",
     )
     calendar: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets.drift.adwin import Adwin
+from assets.drift.adwin import Adwin, Change
 
 
 def changes(values: Sequence[float]) -> list[int]:
@@ -41,12 +41,16 @@ def test_changes_equal_river_s(seed: int) -> None:
     assert changes(stream) == of_river(stream)
 
 
+def rises(values: Sequence[float]) -> list[Change]:
+    return [change for change in Adwin().changes(values) if change.is_rise]
+
+
 def test_a_fall_is_a_change_and_no_rise() -> None:
     rng = np.random.default_rng(0)
     down = np.concatenate([rng.beta(6, 6, 1000), rng.beta(2, 6, 1000)]).tolist()
     assert len(changes(down)) == 1
-    assert Adwin().rises(down) == []
-    (rise,) = Adwin().rises(down[::-1])
+    assert rises(down) == []
+    (rise,) = rises(down[::-1])
     assert rise.before == pytest.approx(0.25, abs=0.02)
     assert rise.after > 0.35
     assert 1000 < rise.at < 1300
@@ -54,16 +58,16 @@ def test_a_fall_is_a_change_and_no_rise() -> None:
 
 def test_the_same_loss_for_long_is_seldom_a_rise() -> None:
     rng = np.random.default_rng(1)
-    assert sum(len(Adwin().rises(rng.beta(2, 6, 5000).tolist())) for _ in range(10)) <= 1
+    assert sum(len(rises(rng.beta(2, 6, 5000).tolist())) for _ in range(10)) <= 1
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=300), st.integers(0, 300))
 def test_any_split_over_records_gives_the_same_state_to_the_last_bit(values: list[float], cut: int) -> None:
     whole, first = Adwin(), Adwin()
-    rises = whole.rises(values)
-    before = first.rises(values[:cut])
+    found = whole.changes(values)
+    before = first.changes(values[:cut])
     second = Adwin.from_dict(json.loads(json.dumps(first.to_dict(), allow_nan=False)))
-    assert before + second.rises(values[cut:]) == rises
+    assert before + second.changes(values[cut:]) == found
     assert second.to_dict() == whole.to_dict()
     assert second.width == whole.width

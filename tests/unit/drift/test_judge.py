@@ -57,7 +57,7 @@ def read(decision: Decision) -> dict[str, Any]:
 def test_a_quiet_week_passes_with_four_pieces_of_evidence(reference: Reference, draw: Draw) -> None:
     decision = decide(reference, draw(0, 7))
     assert [item.name for item in decision.evidence if item.decides] == ["inputs", "harm", "schema", "freshness"]
-    assert [item.name for item in decision.evidence if not item.decides] == ["estimate", "joint", "rise"]
+    assert [item.name for item in decision.evidence if not item.decides] == ["estimate", "joint", "rise", "labels"]
     assert decision.verdict is PASS, decision.why
     details = read(decision)
     assert len(details["days"]) == 7
@@ -234,6 +234,15 @@ def test_days_of_few_rows_keep_the_same_alarm_rate(reference: Reference, draw: D
     decision = decide(reference, draw(0, 100, rows=60, seed=5), 0, 100)  # the reference has 200 a day
     alarms = sum(day["alarm"] for day in decision.details["days"])
     assert alarms <= 12  # 3.2 expected; without the correction for size almost all 100
+
+
+def test_a_sample_of_the_same_rows_gets_the_same_verdict(reference: Reference, draw: Draw) -> None:
+    rows = draw(0, 7, rows=20_000)
+    for every in (1, 10, 100):  # 200 a day in the last
+        assert found(decide(reference, rows.iloc[::every]), "inputs").verdict is PASS
+    moved = draw(0, 7, rows=20_000, shift=0.5)
+    for every in (1, 10, 100):
+        assert found(decide(reference, moved.iloc[::every]), "inputs").verdict is FAIL
 
 
 def test_a_trivial_shift_of_many_rows_is_no_alarm(reference: Reference, draw: Draw) -> None:
