@@ -27,7 +27,7 @@ CHECKS = ("inputs", "harm", "schema", "freshness", "estimate", "joint", "rise", 
 def drift_report(
     model: Model, partitions: dg.PartitionsDefinition, settings: DriftSettings, label_delay: timedelta
 ) -> dg.AssetsDefinition:
-    """`[model]/drift_report`: did the inputs move, is the champion harmed? Four checks, one verdict source."""
+    """`[model]/drift_report`: did the inputs move, is the champion harmed? Four checks decide, four are hints."""
 
     @room(
         model,
