@@ -13,13 +13,17 @@ from assets.verdict import Verdict, overall
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One statistic against its threshold. `why` is a sentence a person understands alone."""
+    """One statistic against its threshold. `why` is a sentence a person understands alone.
+
+    decides: whether the verdict of the decision depends on it; a hint is shown beside and changes nothing.
+    """
 
     name: str
     verdict: Verdict
     why: str
     statistic: float | None = None
     threshold: float | None = None
+    decides: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,8 @@ class Decision:
 
     @property
     def verdict(self) -> Verdict:
-        """The most severe of the evidence."""
-        return overall(item.verdict for item in self.evidence)
+        """The most severe of the evidence that decides."""
+        return overall(item.verdict for item in self.evidence if item.decides)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; a number that is not finite becomes None, for JSON has no word for it."""
@@ -54,6 +58,7 @@ class Decision:
                     "why": e.why,
                     "statistic": _plain(e.statistic),
                     "threshold": _plain(e.threshold),
+                    **({} if e.decides else {"decides": False}),
                 }
                 for e in self.evidence
             ],

@@ -69,7 +69,8 @@ def page(record: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     for item in record["evidence"]:
         numbers = f"{_number(item['statistic'])} against {_number(item['threshold'])}"
-        yield f"  {MARK[item['verdict']]}  {item['name']:<10} {numbers:<22} {item['why']}"
+        mark = MARK[item["verdict"]] if item.get("decides", True) or item["verdict"] == "PASS" else "hint"
+        yield f"  {mark}  {item['name']:<10} {numbers:<22} {item['why']}"
     details = record["details"]
     if details.get("features"):
         yield ""

@@ -15,6 +15,8 @@ from assets.drift.ks import Numeric
 
 Marginal = Numeric | Categorical
 Columns = Mapping[str, npt.NDArray[Any]]
+# The champion's own score, a column of the log that no model may call a feature.
+ANSWER = "answer"
 
 
 @dataclass(frozen=True, slots=True)

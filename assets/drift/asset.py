@@ -21,13 +21,13 @@ from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("inputs", "harm", "schema", "freshness")
+CHECKS = ("inputs", "harm", "schema", "freshness", "estimate", "joint", "rise", "labels")
 
 
 def drift_report(
     model: Model, partitions: dg.PartitionsDefinition, settings: DriftSettings, label_delay: timedelta
 ) -> dg.AssetsDefinition:
-    """`[model]/drift_report`: did the inputs move, is the champion harmed? Four checks, one verdict source."""
+    """`[model]/drift_report`: did the inputs move, is the champion harmed? Four checks decide, four are hints."""
 
     @room(
         model,

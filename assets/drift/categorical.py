@@ -59,7 +59,7 @@ class Categorical:
         other = reference_rows or self.rows
         return expected_tvd(self.own_cells / self.rows, rows * other / (rows + other))
 
-    def p_value(self, batch: npt.NDArray[Any]) -> float:
+    def p_value(self, batch: npt.NDArray[Any], distance: float | None = None) -> float:
         """Chi-square of homogeneity; cells that expect fewer than five rows are judged together."""
         from scipy.special import chdtrc
 

@@ -60,7 +60,7 @@ def _too_little(
         return f"no {settings.word} has the {settings.min_block_rows} requests needed"
     if utc(span.end) - utc(span.start) < span.length:
         return f"the window is shorter than one block ({settings.block}): set drift.block to the cadence"
-    if seen[-1].threshold == math.inf:
+    if all(item.threshold == math.inf for item in seen):
         past, enough = len(memory.history), needed(settings.alpha)
         have = plural(past, f"past {settings.word}")
         return f"warming up: {have} of the {enough} that a {settings.alpha:.0%} level needs"
@@ -81,6 +81,7 @@ def day_details(item: Judged) -> dict[str, Any]:
         "threshold": level,
         "alarm": item.alarm,
         "active": item.active,
+        **({"tag": item.tag} if item.tag else {}),
     }
 
 

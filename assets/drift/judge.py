@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from assets.decision import Decision, Evidence
-from assets.drift.aggregate import Columns, Span, blocks, columns, indices, instants, utc
+from assets.drift.aggregate import ANSWER, Columns, Span, blocks, columns, indices, instants, utc
 from assets.drift.evidence import day_details, harm_details, harm_evidence, inputs_evidence
 from assets.drift.harm import Harm, Rules, watch
-from assets.drift.labels import estimated, label_blocks, performance, usable_labels
+from assets.drift.hints import estimate, fair, joint, rise, window_sample
+from assets.drift.labels import label_blocks, performance, usable_labels
 from assets.drift.naming import Feature, name_features
 from assets.drift.quality import freshness, schema, wrong_columns
 from assets.drift.reference import Reference
@@ -42,14 +43,18 @@ def judge(
     span = Span(start, end, settings.block_length)
     if span.count < 1:
         raise ValueError(f"drift window of {model} is empty: it starts {start} and ends {end}")
-    before = _carried(model, previous, reference, start)
-    rules = _rules(reference, settings)
-    memory = Memory.from_dict(before) if before else Memory(reference.history[-settings.history_cap :])
+    digest = reference.digest
+    before = _carried(model, previous, digest, start)
+    rules = harm_rules(reference, settings)
+    memory = Memory.from_dict(before) if before else first_memory(reference, settings)
     harmed = _carried_harm(before, rules)
 
     window, times = _within(window, "event_time", span)
     faults = wrong_columns(window, reference.features) if len(window) else ""
-    judged, after, features = _inputs(window, times, faults, reference, memory, settings, span)
+    if ANSWER not in window or not window[ANSWER].notna().any():
+        reference = reference.without_answers()
+    batch: Columns = {} if faults or not len(window) else columns(window, reference.columns)
+    judged, after, features = _inputs(len(window), batch, times, reference, memory, settings, span)
     labels = usable_labels(labelled, span, as_of)
     traces, harmed = watch(label_blocks(labels, judged, memory.active, settings, span), harmed, rules)
 
@@ -59,23 +64,28 @@ def judge(
         schema(window, faults, reference, features, settings),
         freshness(times, [item.block for item in judged], settings, start, end),
     )
+    expected, estimated = estimate(window, rules.bound, settings)
+    together, found = joint(window_sample(batch, times, reference, settings, span), reference, settings)
+    risen, adwin = rise(labels, before.get("adwin") if before else None, rules.bound)
+    spoken = fair(labels, window, times, settings, span)
+    hints = tuple(item for item in (expected, together, risen, spoken) if item)
     details = {
         **{"start": utc(start).isoformat(), "end": utc(end).isoformat()},
-        **{"rows": len(window), "reference": reference.digest},
+        **{"rows": len(window), "reference": digest},
         "features": [asdict(item) for item in features],
         "days": [day_details(item) for item in judged],
         **after.to_dict(),
         "harm": harmed.to_dict() | harm_details(labels, traces, rules),
         **performance(labels),
-        "estimated": estimated(window["answer"]) if "answer" in window else None,
+        "estimated": estimated,
+        "joint": asdict(found) if found else None,
+        "adwin": adwin,
     }
-    return Decision(model, "drift", as_of, _why(evidence), evidence, dict(inputs), details)
+    return Decision(model, "drift", as_of, _why(evidence), (*evidence, *hints), dict(inputs), details)
 
 
-def _carried(
-    model: str, previous: Mapping[str, Any] | None, reference: Reference, start: datetime
-) -> Mapping[str, Any] | None:
-    if not previous or previous.get("reference") != reference.digest:
+def _carried(model: str, previous: Mapping[str, Any] | None, digest: str, start: datetime) -> Mapping[str, Any] | None:
+    if not previous or previous.get("reference") != digest:
         return None
     if datetime.fromisoformat(previous["end"]) > utc(start):
         raise ValueError(
@@ -92,7 +102,13 @@ def _carried_harm(before: Mapping[str, Any] | None, rules: Rules) -> Harm:
     return Harm.from_dict(before["harm"])
 
 
-def _rules(reference: Reference, settings: DriftSettings) -> Rules:
+def first_memory(reference: Reference, settings: DriftSettings) -> Memory:
+    """What a new champion is held against: the blocks it was trained on."""
+    return Memory(reference.history[-settings.history_cap :], tagged=reference.tagged)
+
+
+def harm_rules(reference: Reference, settings: DriftSettings) -> Rules:
+    """The numbers of the detector of harm: the reference's bound, the settings' patience."""
     return Rules(
         bound=reference.loss_bound + settings.tolerance,
         arl_blocks=settings.arl_days * (timedelta(days=1) / settings.block_length),
@@ -110,16 +126,15 @@ def _within(frame: pd.DataFrame, column: str, span: Span) -> tuple[pd.DataFrame,
 
 
 def _inputs(
-    window: pd.DataFrame,
+    rows: int,
+    batch: Columns,
     times: "pd.Series[pd.Timestamp]",
-    faults: str,
     reference: Reference,
     memory: Memory,
     settings: DriftSettings,
     span: Span,
 ) -> tuple[list[Judged], Memory, list[Feature]]:
-    batch: Columns = {} if faults or not len(window) else columns(window, reference.features)
-    enough = settings.min_block_rows if batch else len(window) + 1  # what can't be compared is no block
+    enough = settings.min_block_rows if batch else rows + 1  # what can't be compared is no block
     index = indices(times, span.start, span.length)
     found = blocks(batch, index, span.count, reference.marginals, reference.weights, span.start, span.length, enough)
     judged, after = walk(found, memory, settings)

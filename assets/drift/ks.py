@@ -10,6 +10,7 @@ import numpy.typing as npt
 from assets.drift.categorical import expected_tvd
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 # Mean of the Kolmogorov distribution: sqrt(pi/2) ln 2 (Marsaglia, Tsang, Wang, J. Stat. Softw. 8(18), 2003).
 MEAN_KOLMOGOROV = 0.8687311606361592
@@ -26,7 +27,7 @@ class Numeric:
     """
 
     values: Floats
-    counts: npt.NDArray[np.int64]
+    counts: Ints
     rows: int
     kind: Literal["numeric"] = "numeric"
 
@@ -48,7 +49,7 @@ class Numeric:
 
     def distance(self, batch: Floats) -> float:
         """D in [0, 1] of `batch` (m,), NaN is null."""
-        return ks_distance(self.values, self.counts / self.rows, batch)
+        return ks_distance(self.values, self.counts, self.rows, batch)
 
     def expected(self, rows: int, reference_rows: int | None = None) -> float:
         """Mean distance that sampling alone gives `rows` rows of the same distribution."""
@@ -59,48 +60,58 @@ class Numeric:
         shares = np.append(np.diff(self.counts / self.rows, prepend=0.0), self.null_share)
         return min(mean, expected_tvd(shares, size))  # atoms move less: for a flag this is exact
 
-    def p_value(self, batch: Floats) -> float:
-        """Asymptotic; conservative with ties."""
+    def p_value(self, batch: Floats, distance: float | None = None) -> float:
+        """Asymptotic; conservative with ties. distance: of this batch, where it is known."""
         from scipy.special import kolmogorov
 
-        return float(kolmogorov(self.distance(batch) * effective(len(batch), self.rows) ** 0.5))
+        distance = self.distance(batch) if distance is None else distance
+        return float(kolmogorov(distance * effective(len(batch), self.rows) ** 0.5))
 
     def unseen(self, batch: Floats) -> float:
         """No number is a new category."""
         return 0.0
 
 
-def ks_distance(values: Floats, cdf: Floats, batch: Floats) -> float:
-    """sup |F - G|: the reference has cdf[k] = share of ALL its rows <= values[k]; batch (m,) is unsorted, NaN is null.
+def ks_distance(values: Floats, counts: Ints, rows: int, batch: Floats) -> float:
+    """sup |F - G|: counts[k] of ALL the reference's rows are <= values[k]; batch (m,) is unsorted, NaN is null.
 
     F jumps at `values` and G at the batch, so the supremum lies at a value or just before one. Nulls count on both
     sides of the line, so D is at least the difference of the null shares.
 
-    >>> ks_distance(np.array([1.0, 2.0]), np.array([0.5, 1.0]), np.array([2.0, 2.0, 3.0]))
+    >>> ks_distance(np.array([1.0, 2.0]), np.array([1, 2]), 2, np.array([2.0, 2.0, 3.0]))
     0.5
     """
     if len(batch) == 0:
         raise ValueError("an empty batch has no distribution: ask for rows first")
     # A small batch asks the reference, m log K; a large one is asked by it, and at few of its values.
-    highest, lowest, last = (_by_batch if len(batch) < CELLS else _by_reference)(values, cdf, batch)
+    highest, lowest, last = (_by_batch if len(batch) < CELLS else _by_reference)(values, counts, rows, batch)
     # Differences of F - G over the line with the nulls above it; nulls below it shift all by the null shares.
     highest, lowest = max(highest, last, 0.0), min(lowest, last, 0.0)
     return min(max(highest, -lowest, last - lowest, highest - last), 1.0)
 
 
-def _by_batch(values: Floats, cdf: Floats, batch: Floats) -> tuple[float, float, float]:
+def _upto(counts: Ints, rows: int, place: Ints) -> Floats:
+    """F after the first `place` values. Only what is asked for is divided: the reference may be a thousand times it."""
+    found: Floats = np.where(place > 0, counts[np.maximum(place - 1, 0)], 0) / rows
+    return found
+
+
+def _by_batch(values: Floats, counts: Ints, rows: int, batch: Floats) -> tuple[float, float, float]:
     """Highest, lowest and last of F - G on the line, looking at each value of the batch."""
-    points, counts = np.unique(batch[~np.isnan(batch)], return_counts=True)
-    total = np.cumsum(counts)
-    at_or_below, below = total / len(batch), (total - counts) / len(batch)
-    steps = np.concatenate([[0.0], cdf])
-    reference_at = steps[np.searchsorted(values, points, side="right")]
-    reference_below = steps[np.searchsorted(values, points, side="left")]
+    points, sizes = np.unique(batch[~np.isnan(batch)], return_counts=True)
+    if len(values) == 0:
+        present = int(sizes.sum()) / len(batch)
+        return 0.0, -present, -present
+    total = np.cumsum(sizes)
+    at_or_below, below = total / len(batch), (total - sizes) / len(batch)
+    reference_at = _upto(counts, rows, np.searchsorted(values, points, side="right"))
+    reference_below = _upto(counts, rows, np.searchsorted(values, points, side="left"))
     highest, lowest = (reference_below - below).max(initial=0.0), (reference_at - at_or_below).min(initial=0.0)
-    return float(highest), float(lowest), float(steps[-1] - (at_or_below[-1] if len(points) else 0.0))
+    last = int(counts[-1]) / rows - (at_or_below[-1] if len(points) else 0.0)
+    return float(highest), float(lowest), float(last)
 
 
-def _by_reference(values: Floats, cdf: Floats, batch: Floats) -> tuple[float, float, float]:
+def _by_reference(values: Floats, counts: Ints, rows: int, batch: Floats) -> tuple[float, float, float]:
     """The same by branch and bound: the reference's values cut into CELLS cells, and only cells that can hold more.
 
     F and G rise, so between the grid values i < j no F - G exceeds F just before j less G at i, no G - F exceeds G
@@ -111,20 +122,20 @@ def _by_reference(values: Floats, cdf: Floats, batch: Floats) -> tuple[float, fl
     present = int(np.searchsorted(ordered, np.nan)) / len(batch)
     if len(values) == 0:
         return 0.0, -present, -present
-    grid = np.unique(np.linspace(0, len(values) - 1, min(CELLS, len(values))).astype(np.int64))
+    size = min(CELLS, len(values))
+    grid = np.arange(size) * (len(values) - 1) // max(size - 1, 1)
     before, at = _shares(ordered, values[grid])
+    reference_before, reference_at = _upto(counts, rows, grid), _upto(counts, rows, grid + 1)
     # F - G is highest at a value, lowest just before one, or at the end of the line.
-    highest = float((cdf[grid] - at).max())
-    lowest = float((np.where(grid > 0, cdf[grid - 1], 0.0) - before).min())
-    last = float(cdf[-1] - present)
-    lowest = min(lowest, last)
-    left, right = grid[:-1], grid[1:]
-    promising = (cdf[right - 1] - at[:-1] > highest) | (cdf[left] - before[1:] < lowest)
-    inside = _between(left[promising], right[promising])
+    highest = float((reference_at - at).max())
+    last = float(reference_at[-1] - present)
+    lowest = min(float((reference_before - before).min()), last)
+    promising = (reference_before[1:] - at[:-1] > highest) | (reference_at[:-1] - before[1:] < lowest)
+    inside = _between(grid[:-1][promising], grid[1:][promising])
     if len(inside):
         before, at = _shares(ordered, values[inside])
-        highest = max(highest, float((cdf[inside] - at).max()))
-        lowest = min(lowest, float((cdf[inside - 1] - before).min()))
+        highest = max(highest, float((_upto(counts, rows, inside + 1) - at).max()))
+        lowest = min(lowest, float((_upto(counts, rows, inside) - before).min()))
     return highest, lowest, last
 
 
@@ -137,7 +148,7 @@ def _shares(ordered: Floats, points: Floats) -> tuple[Floats, Floats]:
     return below / len(ordered), at / len(ordered)
 
 
-def _between(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _between(left: Ints, right: Ints) -> Ints:
     """All whole numbers strictly between each left and its right.
 
     >>> _between(np.array([0, 7]), np.array([3, 9])).tolist()

@@ -15,12 +15,12 @@ from assets.drift.threshold import Judged
 
 
 def usable_labels(labelled: pd.DataFrame, span: Span, as_of: datetime) -> pd.DataFrame:
-    """Usable labels that became known in (start, end], in order of known_at; columns known_at, label, answer, loss.
+    """Usable labels that became known in (start, end], in order of known_at; with event_time, label, answer, loss.
 
     Ties are ordered by what else is known of them, so that the order of rows in the frame changes nothing.
     """
     if not len(labelled):
-        return pd.DataFrame({"known_at": [], "label": [], "answer": [], "loss": []})
+        return pd.DataFrame({name: [] for name in ("known_at", "event_time", "label", "answer", "loss")})
     known, label = instants(labelled["known_at"]), pd.to_numeric(labelled["label"], errors="coerce")
     answer = pd.to_numeric(labelled["answer"], errors="coerce")
     event = instants(labelled["event_time"]) if "event_time" in labelled else known
@@ -33,7 +33,7 @@ def usable_labels(labelled: pd.DataFrame, span: Span, as_of: datetime) -> pd.Dat
     frame = frame.sort_values(["known_at", "event_time", "answer", "label"], kind="stable")
     if "request_id" in identity or "key" in identity:
         frame = frame.drop_duplicates([*identity, "event_time"], keep="last")
-    return frame[["known_at", "label", "answer"]].assign(loss=(frame["answer"] - frame["label"]) ** 2)
+    return frame[["known_at", "event_time", "label", "answer"]].assign(loss=(frame["answer"] - frame["label"]) ** 2)
 
 
 def label_blocks(

@@ -42,11 +42,12 @@ def name_features(
     marginals: Mapping[str, Marginal], weights: Mapping[str, float], batch: Columns, fdr: float, floor: float
 ) -> list[Feature]:
     """All features, those that count most in the aggregate first. Named: significant AND at least `floor` away."""
-    p_values = [marginal.p_value(batch[name]) for name, marginal in marginals.items()]
+    distances = {name: marginal.distance(batch[name]) for name, marginal in marginals.items()}
+    p_values = [marginal.p_value(batch[name], distances[name]) for name, marginal in marginals.items()]
     rejected = benjamini_hochberg(p_values, fdr)
     found = []
     for (name, marginal), p_value, significant in zip(marginals.items(), p_values, rejected, strict=True):
-        distance = marginal.distance(batch[name])
+        distance = distances[name]
         null = float(pd.isna(batch[name]).mean())
         named = bool(significant and distance >= floor)
         unseen = marginal.unseen(batch[name])

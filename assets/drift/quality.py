@@ -68,8 +68,9 @@ def _categories(
     window: pd.DataFrame, reference: Reference, features: Sequence[Feature], settings: DriftSettings
 ) -> Evidence:
     limits = {name: settings.unseen_mass + _unseen_by_chance(reference, name) for name in reference.features}
-    over = [f for f in features if f.unseen > limits[f.feature]]
+    features = [item for item in features if item.feature in limits]  # the champion's answer is no column of the source
     worst = max(features, key=lambda f: f.unseen - limits[f.feature])
+    over = [f for f in features if f.unseen > limits[f.feature]]
     if over:
         listed = ", ".join(f"{f.feature} {short(f.unseen)} (limit {short(limits[f.feature])})" for f in over)
         why = f"share of requests in categories that the champion never saw: {listed}"

@@ -4,8 +4,9 @@ import hashlib
 import io
 import json
 import math
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from assets.drift.aggregate import (
+    ANSWER,
     Columns,
     Marginal,
     aggregate,
@@ -26,6 +28,7 @@ from assets.drift.aggregate import (
 )
 from assets.drift.categorical import Categorical
 from assets.drift.ks import Numeric
+from assets.drift.sample import Sample, sampled
 from assets.drift.settings import DriftSettings
 
 # Distinct values of a numeric feature that are kept; below it the reference is exact, above it D moves by 1e-5.
@@ -40,7 +43,9 @@ class Reference:
     features: name -> type; marginals: name -> distribution; weights: name -> share, sum 1; history: one number a
     block, oldest first: the block's aggregate against all OTHER blocks, less what sampling gives a block of its size;
     loss_bound: upper bound of the champion's mean loss from a time-ordered hold-out; blocks: blocks that had rows;
-    settings: those it was built with, which the live detector goes by.
+    settings: those it was built with, which the live detector goes by; tagged: history of each calendar tag, whose
+    blocks `history` leaves out; sample: whole rows, evenly in time, None in references of before there was one.
+    The champion's answers, where the frame had them, are one more marginal beside the features.
     """
 
     features: Mapping[str, str]
@@ -53,6 +58,20 @@ class Reference:
     start: datetime
     end: datetime
     settings: DriftSettings
+    tagged: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sample: Sample | None = None
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Type of each column that has a marginal: the features, and the champion's answer."""
+        return {name: self.features.get(name, "float") for name in self.marginals}
+
+    def without_answers(self) -> "Reference":
+        """For a window whose answers the log lacks; the features share the weight."""
+        if ANSWER not in self.marginals:
+            return self
+        marginals = {name: self.marginals[name] for name in self.features}
+        return replace(self, marginals=marginals, weights=normalised(self.weights, list(self.features)))
 
     @property
     def digest(self) -> str:
@@ -80,7 +99,8 @@ class Reference:
             raise ValueError(f"not a drift reference ({len(body)} bytes): {error}; build it again") from error
         if meta["format"] != FORMAT:
             raise ValueError(f"drift reference of format {meta['format']}, this code reads {FORMAT}: build it again")
-        marginals = {name: _marginal(name, type_, meta, arrays) for name, type_ in meta["features"].items()}
+        types = {**meta["features"], **({ANSWER: "float"} if f"counts/{ANSWER}" in arrays else {})}
+        marginals = {name: _marginal(name, type_, meta, arrays) for name, type_ in types.items()}
         return cls(
             features=meta["features"],
             marginals=marginals,
@@ -92,6 +112,8 @@ class Reference:
             start=datetime.fromisoformat(meta["start"]),
             end=datetime.fromisoformat(meta["end"]),
             settings=DriftSettings.model_validate(meta.get("settings", {})),
+            tagged={tag: tuple(past) for tag, past in meta.get("tagged", {}).items()},
+            sample=_sample(meta["features"], arrays),
         )
 
     def _parts(self) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
@@ -115,8 +137,18 @@ class Reference:
             "start": self.start.isoformat(),
             "end": self.end.isoformat(),
             "settings": self.settings.model_dump(exclude_defaults=True),
+            **({"tagged": {tag: list(past) for tag, past in self.tagged.items()}} if self.tagged else {}),
         }
+        if self.sample is not None:
+            arrays |= {f"sample/{name}": column for name, column in self.sample.columns.items()}
+            arrays["sample"] = self.sample.block
         return json.dumps(meta).encode(), arrays
+
+
+def _sample(features: Mapping[str, str], arrays: Mapping[str, npt.NDArray[Any]]) -> Sample | None:
+    if "sample" not in arrays:
+        return None
+    return Sample({name: arrays[f"sample/{name}"] for name in features}, arrays["sample"])
 
 
 def _marginal(name: str, type_: str, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Marginal:
@@ -133,7 +165,7 @@ def build_reference(
     settings: DriftSettings,
     loss_bound: float,
 ) -> Reference:
-    """The reference of a champion trained on `frame` (features and event_time).
+    """The reference of a champion trained on `frame` (features, event_time, and the champion's `answer` if it has one).
 
     weights: importance of each feature (need not sum to 1; all equal if none is positive); loss_bound in (0, 1): upper
     bound of the mean Brier loss on rows AFTER those it was fitted on. ValueError names what is missing or impossible.
@@ -141,22 +173,30 @@ def build_reference(
     _refuse(frame, features, settings, loss_bound)
     times = instants(frame["event_time"])
     frame, times = frame[times.notna().to_numpy()], times[times.notna().to_numpy()]
-    batch = columns(frame, features)
-    exact: dict[str, Marginal] = {name: _of(features[name], column) for name, column in batch.items()}
-    shares = normalised(weights, list(features))
+    types, shares = dict(features), normalised(weights, list(features))
+    if ANSWER in frame:
+        types[ANSWER] = "float"
+        shares = {name: share * (1 - settings.answer_weight) for name, share in shares.items()}
+        shares[ANSWER] = settings.answer_weight
+    batch = columns(frame, types)
+    exact: dict[str, Marginal] = {name: _of(types[name], column) for name, column in batch.items()}
     first = times.min().floor(pd.Timedelta(settings.block_length))
     index = indices(times, first, settings.block_length)
+    history, tagged = _left_out(batch, index, first.to_pydatetime(), exact, shares, settings)
+    marginals = {name: _of(types[name], column, MOST_VALUES) for name, column in batch.items()}
     return Reference(
         features=dict(features),
-        marginals={name: _of(features[name], column, MOST_VALUES) for name, column in batch.items()},
+        marginals=marginals,
         weights=shares,
-        history=_left_out(batch, index, exact, shares, settings),
+        history=history,
         loss_bound=float(loss_bound),
         rows=len(frame),
         blocks=len(np.unique(index)),
         start=times.min().floor("us").to_pydatetime(),
         end=times.max().floor("us").to_pydatetime(),
         settings=settings,
+        tagged=tagged,
+        sample=sampled({name: batch[name] for name in features}, times, index, marginals, settings.joint_rows),
     )
 
 
@@ -179,21 +219,24 @@ def _of(type_: str, column: npt.NDArray[Any], most: int | None = None) -> Margin
 def _left_out(
     batch: Columns,
     index: npt.NDArray[np.int64],
+    first: datetime,
     marginals: Mapping[str, Marginal],
     weights: Mapping[str, float],
     settings: DriftSettings,
-) -> tuple[float, ...]:
-    """Each block against the others, less its sampling noise; the newest `history_cap` blocks.
+) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
+    """Each block against the others, less its sampling noise; the newest `history_cap` blocks, and those of each tag.
 
     With F the whole and F_i the block of n_i of the N rows, F_i - F_others = (F_i - F) N / (N - n_i): every distance
     here is linear in that difference, so one comparison with the whole gives the exact leave-one-out distance.
     """
     total = len(index)
-    scores = []
-    for _, places in groups(index):
+    scores: dict[str, list[float]] = defaultdict(list)
+    for number, places in groups(index):
         others = total - len(places)
         if len(places) < settings.min_block_rows or others == 0:
             continue
         distance = aggregate(marginals, weights, {name: column[places] for name, column in batch.items()})
-        scores.append(distance * total / others - expected(marginals, weights, len(places), others))
-    return tuple(scores[-settings.history_cap :])
+        noise = expected(marginals, weights, len(places), others)
+        scores[settings.tag_of(first + number * settings.block_length)].append(distance * total / others - noise)
+    newest = {tag: tuple(past[-settings.history_cap :]) for tag, past in scores.items()}
+    return newest.pop("", ()), newest

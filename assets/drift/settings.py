@@ -1,9 +1,12 @@
 """What a person may choose about drift. Defaults: statistics.md, sections 1 and 2."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from assets.drift.calendar import When, tag_of
 
 
 class DriftSettings(BaseModel):
@@ -49,6 +52,48 @@ class DriftSettings(BaseModel):
     quiet_weight: float = Field(
         default=0.1, gt=0, le=1, description="Weight of harm evidence while the inputs do not drift."
     )
+
+    answer_weight: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of the weighted distance that the champion's own answers have; 0: shown, not weighed.",
+    )
+    calendar: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="Tag -> its days or hours: 2013-12-25, 12-25 (each year), 2013-12-24/2013-12-26, "
+        "2013-03-08T18/2013-03-09T06. Tagged blocks are compared with their like.",
+    )
+    calendar_zone: str = Field(default="UTC", description="The place whose clocks the calendar is read by.")
+    adaptive_rate: float = Field(
+        default=0.01, ge=0, le=1, description="How fast the level of a tag with too few like blocks follows its alarms."
+    )
+    joint_rows: int = Field(
+        default=2000, ge=0, description="Rows of the window that the test for joint drift looks at; 0: no test."
+    )
+
+    def tag_of(self, start: datetime) -> str:
+        """The calendar's tag of the block that starts then; '' for an ordinary one."""
+        return tag_of(self.calendar, self.calendar_zone, start, self.block_length)
+
+    @field_validator("calendar")
+    @classmethod
+    def _dates(cls, value: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for tag, entries in value.items():
+            if not tag:
+                raise ValueError("a tag of the calendar has no name: call it 'holiday', say")
+            for entry in entries:
+                When.parse(entry)
+        return value
+
+    @field_validator("calendar_zone")
+    @classmethod
+    def _zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (KeyError, OSError, ValueError) as error:
+            raise ValueError(f"{value!r} is no time zone: write one as America/New_York") from error
+        return value
 
     @property
     def block_length(self) -> timedelta:

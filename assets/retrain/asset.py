@@ -83,7 +83,8 @@ def candidate_model(
         days = pd.to_datetime(holdout["event_time"]).dt.floor("D").to_numpy()
         bound = loss_bound(losses, days)
         weights = importance(onnx, holdout, features, label, settings.seed)
-        reference = build_reference(known, features, weights, drift, bound)
+        answered = known.assign(answer=score(onnx, known, features))
+        reference = build_reference(answered, features, weights, drift, bound)
         version = lineage.register(
             model.name,
             onnx,

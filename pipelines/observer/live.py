@@ -171,7 +171,7 @@ def _count(window: "LiveWindow", features: Any, answers: Sequence[Answer]) -> No
     import numpy as np
     import pandas as pd
 
-    from assets.drift.aggregate import columns
+    from assets.drift.aggregate import ANSWER, columns
 
     sizes = [len(answer.keys) for answer in answers]
     event_us = np.repeat(np.array([answer.event_us for answer in answers], dtype=np.int64), sizes)
@@ -183,4 +183,6 @@ def _count(window: "LiveWindow", features: Any, answers: Sequence[Answer]) -> No
             if isinstance(parts[0], list)
             else np.concatenate(parts)
         )
-    window.add(event_us, columns(pd.DataFrame(rows), features))
+    if ANSWER in window.reference.marginals:
+        rows[ANSWER] = np.concatenate([answer.answers for answer in answers])
+    window.add(event_us, columns(pd.DataFrame(rows), window.reference.columns))

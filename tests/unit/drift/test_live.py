@@ -1,7 +1,7 @@
 """The live window counts what is in it, no more and no less."""
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from assets.drift.reference import Reference, build_reference
 from assets.drift.settings import DriftSettings
 
 Draw = Callable[..., pd.DataFrame]
+START = datetime(2030, 1, 1, tzinfo=UTC)
 FEATURES = {"temp": "float", "hour": "int", "carrier": "string"}
 
 
@@ -24,7 +25,7 @@ def micros(rows: pd.DataFrame) -> npt.NDArray[np.int64]:
 def fed(window: LiveWindow, rows: pd.DataFrame, batch: int = 10_000) -> LiveWindow:
     for at in range(0, len(rows), batch):
         part = rows.iloc[at : at + batch]
-        window.add(micros(part), columns(part, window.reference.features))
+        window.add(micros(part), columns(part, window.reference.columns))
     return window
 
 
@@ -39,6 +40,7 @@ def coarse(draw: Draw) -> Reference:
     """Few distinct values, nulls too: all of them are points, so nothing is approximate."""
     rows = draw(-30, 30, seed=9)
     rows["temp"] = rows["temp"].round(1).where(rows.index % 7 > 0)
+    rows["answer"] = rows["answer"].round(2)
     return build_reference(rows, FEATURES, {"temp": 3.0, "hour": 1.0}, DriftSettings(), 0.24)
 
 
@@ -51,15 +53,17 @@ def last_block(window: LiveWindow, rows: pd.DataFrame) -> pd.DataFrame:
 def test_distances_are_those_of_the_rows_in_the_window(coarse: Reference, draw: Draw) -> None:
     rows = draw(0, 3, shift=0.5)
     rows["temp"] = rows["temp"].round(1).where(rows.index % 3 > 0)
+    rows["answer"] = (rows["answer"] ** 2).round(2)
     rows.loc[rows.index % 11 == 0, "carrier"] = "ZZ"
     rows.loc[rows.index % 13 == 0, "carrier"] = None
     window = fed(LiveWindow(coarse), rows)
-    inside = columns(last_block(window, rows), FEATURES)
+    inside = columns(last_block(window, rows), coarse.columns)
     found = read(window)
     assert found.rows == len(inside["temp"])
     for name, marginal in coarse.marginals.items():
         assert found.distances[name] == pytest.approx(marginal.distance(inside[name]), abs=1e-12)
-    expected = sum(coarse.weights[name] * found.distances[name] for name in FEATURES)
+    assert set(found.distances) == {*FEATURES, "answer"}
+    expected = sum(coarse.weights[name] * found.distances[name] for name in found.distances)
     assert found.aggregate == pytest.approx(expected)
 
 
@@ -124,6 +128,22 @@ def test_no_level_before_the_window_is_full_or_the_history_long_enough(draw: Dra
     young = build_reference(draw(-9, 9), FEATURES, {}, DriftSettings(), 0.24)
     assert read(fed(LiveWindow(young), draw(0, 2))).level is None
     assert LiveWindow(young).read() is None
+
+
+def test_a_window_on_a_tagged_day_is_held_against_its_like(draw: Draw) -> None:
+    days = [str((START + timedelta(days=day)).date()) for day in range(-60, 60, 2)]
+    settings = DriftSettings(calendar={"even": tuple(days)})
+    even = pd.concat([draw(day, 1, shift=0.8, seed=9) for day in range(-60, 0, 2)])
+    odd = pd.concat([draw(day, 1, seed=9) for day in range(-59, 0, 2)])
+    window = LiveWindow(build_reference(pd.concat([even, odd]), FEATURES, {"temp": 1.0}, settings, 0.24))
+    assert len(window.reference.tagged["even"]) >= 19
+    levels = []
+    for day in range(-2, 2):
+        levels.append(read(fed(window, draw(day, 1))).level)
+    assert levels[0] is None  # not full
+    assert levels[1] is not None
+    assert levels[2] is not None
+    assert levels[1] != levels[2]
 
 
 def alarms(window: LiveWindow, rows: pd.DataFrame) -> list[int]:

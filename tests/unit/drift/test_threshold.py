@@ -54,10 +54,38 @@ def test_an_alarm_takes_two_of_three_days() -> None:
     assert [item.active for item in judged] == [False] * 6 + [True, False, False]
 
 
-def test_history_lags_by_a_day_and_leaves_alarms_out() -> None:
-    _, memory = walk(days([0.1, 0.9, 0.15]), Memory((0.2,) * 30), DriftSettings())
+@pytest.mark.parametrize(("memory", "most"), [(0.0, 0.065), (0.6, 0.14)])
+def test_a_quiet_year_keeps_the_rate_to_its_end(memory: float, most: float) -> None:
+    rng, rates = np.random.default_rng(8), []
+    for _ in range(25):
+        level, values = 0.0, []
+        for _ in range(60 + 365):
+            level = memory * level + rng.normal(0, (1 - memory**2) ** 0.5)
+            values.append(0.4 + 0.05 * level)
+        judged, _ = walk(days(values[60:]), Memory(tuple(values[:60])), DriftSettings())
+        rates.append(np.mean([bool(item.alarm) for item in judged[-91:]]))
+    assert np.mean(rates) < most  # were every alarm left out of the past, a third of these days would alarm
+
+
+def test_an_odd_day_joins_the_history_and_a_drift_that_stays_does_not() -> None:
+    _, memory = walk(days([0.1, 0.25, 0.15]), Memory((0.1, 0.2) * 15), DriftSettings())
+    assert memory.history == (*(0.1, 0.2) * 15, 0.1, 0.25)
+    assert memory.pending == (0.15,)
+    _, memory = walk(days([0.1, 0.9, 0.8, 0.9, 0.15]), Memory((0.2,) * 30), DriftSettings())
     assert memory.history == (*(0.2,) * 30, 0.1)
     assert memory.pending == (0.15,)
+
+
+def test_an_alarm_waits_for_its_neighbour_over_days_of_few_rows() -> None:
+    _, memory = walk(days([0.9, None, None, 0.8]), Memory((0.2,) * 30), DriftSettings())
+    assert memory.history == (0.2,) * 30
+    _, memory = walk(days([0.25, None, 0.1]), Memory((0.1, 0.2) * 15), DriftSettings())
+    assert memory.history == (*(0.1, 0.2) * 15, 0.25)
+
+
+def test_a_day_of_nonsense_does_not_become_the_level() -> None:
+    _, memory = walk(days([0.95, 0.1]), Memory((0.1, 0.2) * 15), DriftSettings())
+    assert memory.history[-1] == pytest.approx(0.25)  # the level .2 lies .05 above the median
 
 
 def test_a_level_is_set_by_days_before_yesterday() -> None:

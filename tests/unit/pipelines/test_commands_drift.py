@@ -24,6 +24,7 @@ def decision(champion: str = "3") -> Decision:
         (
             Evidence("inputs", Verdict.FAIL, "1 of the last 1 day above: temp .34", 0.21, 0.08),
             Evidence("harm", Verdict.INCONCLUSIVE, "8 labels of the 200 needed"),
+            Evidence("joint", Verdict.INCONCLUSIVE, "features moved together", 0.7, 0.55, decides=False),
         ),
         {"champion": champion},
         {"features": [feature, quiet], "estimated": {"brier": 0.15, "auc": 0.7}, "brier": None},
@@ -35,6 +36,8 @@ def test_the_page_names_verdict_reason_statistic_threshold_and_feature() -> None
     assert "churn, as of 2024-01-12T00:00:00+00:00: FAIL" in said
     assert "0.21 against 0.08" in said
     assert "8 labels of the 200 needed" in said
+    assert "  ????  harm" in said
+    assert "  hint  joint" in said
     lines = said.splitlines()
     assert [line.endswith("*") for line in lines if line.startswith(("  temp", "  hour"))] == [True, False]
     assert "0.15 if the answers are true (blind to concept drift); no label yet" in said
