@@ -25,6 +25,8 @@ Floats = NDArray[np.float64]
 
 # With this many spreads above the bound, a true gain is found four times in five.
 POWER_80 = 0.8416
+# A slope within two of its own standard errors counts as none.
+SLOPE_SURE = 4.0
 # Further than this nobody waits: ten years of days.
 FAR = 3650
 
@@ -142,7 +144,10 @@ def blocks_needed(gain: Gain, settings: ShadowSettings) -> int | None:
 def labels_needed(gain: Gain, settings: ShadowSettings) -> int | None:
     """Labels beyond those there are after which a gain as large as the one seen would pass; None: not foreseeable."""
     total = blocks_needed(gain, settings)
-    return None if total is None else round(max(total - len(gain.rows), 0) * float(gain.labels.mean()))
+    if total is None:
+        return None
+    more = max(total, settings.min_blocks) - len(gain.rows)
+    return max(round(more * float(gain.labels.mean())), settings.min_labels - int(gain.labels.sum()), 0)
 
 
 def effective_labels(gain: Gain) -> float | None:
@@ -151,6 +156,27 @@ def effective_labels(gain: Gain) -> float | None:
         return None
     _, spread, effective = gain.last
     return min(float(np.var(gain.difference)) / (spread**2 / effective), float(gain.rows.sum()))
+
+
+def heading(gain: Gain) -> float | None:
+    """Where the gain stands at the end of the window: its mean, moved along its slope as far as the slope is sure.
+
+    A gain that shrinks day by day is of the past, one that grows is only beginning. The slope over blocks, weighted by
+    rows, is shrunk by 1 - SLOPE_SURE / F, F its square in units of its own variance: noise moves nothing. None without
+    any block. Source: the positive-part estimator of James & Stein 1961, with a dead zone.
+    """
+    if not len(gain.rows):
+        return None
+    mean = float(gain.path.mean[-1])
+    if len(gain.rows) < 3:
+        return mean
+    days = np.array([(start - gain.starts[0]).total_seconds() / 86_400 for start in gain.starts])
+    days = days - float(gain.rows @ days) / float(gain.rows.sum())
+    along, apart = float(gain.rows @ days**2), gain.sums / gain.rows - mean
+    slope = float(gain.rows * days @ apart) / along
+    noise = float(gain.rows @ (apart - slope * days) ** 2) / (len(days) - 2)
+    kept = max(0.0, 1 - SLOPE_SURE * noise / (slope**2 * along)) if slope else 0.0
+    return mean + kept * slope * float(days[-1])
 
 
 def rests_on_one_block(gain: Gain, settings: ShadowSettings) -> bool:

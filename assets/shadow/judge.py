@@ -20,6 +20,7 @@ from assets.shadow.gain import (
     bounds,
     detectable_gain,
     effective_labels,
+    heading,
     labels_needed,
     measured,
     radius,
@@ -56,7 +57,8 @@ def judge(
     is a loss too, so the level is the price of a wrong yes and not a convention. Each decision looks once, at the end
     of a window of its own, so a Student quantile over blocks, fixed in advance, is valid; asking again about the same
     window after every label would not be.
-    expected_loss: lesson 3. `history`, the pairs of past decisions known at `as_of`, says what a shadow's gain becomes.
+    expected_loss: lesson 3. `history`, the pairs of past decisions known at `as_of`, says what becomes of a gain like
+    the one at the end of this window.
     """
     data = usable(pairs, settings, as_of)
     if data.counts["unscored"]:
@@ -127,7 +129,7 @@ def _labels(data: Usable, gain: Gain, missing: Missing | None, settings: ShadowS
 def _forecast(gain: Gain, history: Sequence[Pair], settings: ShadowSettings) -> Forecast | None:
     if settings.rule != "expected_loss" or gain.path.spread[-1] <= NO_VARIATION:
         return None
-    return forecast(float(gain.path.mean[-1]), history, settings.learning)
+    return forecast(heading(gain) or 0.0, history, settings.learning)
 
 
 def _verdict(data: Usable, gain: Gain, found: Forecast | None, settings: ShadowSettings) -> Evidence:
@@ -203,6 +205,7 @@ def _details(data: Usable, gain: Gain, missing: Missing | None, settings: Shadow
         "path": path,
         "threshold": settings.threshold,
         "mean_gain": float(gain.path.mean[-1]) if path else None,
+        "heading": heading(gain),
         "detectable_gain": detectable_gain(gain, settings),
         "labels_needed": labels_needed(gain, settings),
         "effective_labels": effective_labels(gain),

@@ -35,7 +35,9 @@ class Past:
             return None
         chosen = details.get("chosen") or {}
         at, champion = datetime.fromisoformat(record["as_of"]), int(inputs["champion"])
-        return cls(at, champion, float(details["mean_gain"]), details["settings"]["loss"], chosen.get("lookback_days"))
+        seen = details.get("heading")
+        shadow = float(details["mean_gain"] if seen is None else seen)
+        return cls(at, champion, shadow, details["settings"]["loss"], chosen.get("lookback_days"))
 
     def told_at(self, settings: ShadowSettings) -> datetime:
         """When the labels of its horizon are mature."""

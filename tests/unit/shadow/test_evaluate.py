@@ -188,7 +188,7 @@ def test_what_became_of_a_decision_is_recorded_once_and_teaches_the_next(shop: S
     later = shop.decide(50, **learning)
     (pair,) = shop.told()
     assert pair["details"]["decided_at"] == at(42).isoformat()
-    assert pair["details"]["shadow"] == first.details["mean_gain"]
+    assert pair["details"]["shadow"] == first.details["heading"]
     assert pair["details"]["realised"] > 0
     assert later.details["forecast"]["pairs"] == 1
     assert shop.decide(50, **learning).to_json() == later.to_json()
