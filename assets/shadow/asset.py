@@ -126,11 +126,10 @@ class _Room:
         return both.assign(failed=np.arange(len(both)) >= n)
 
     def pairs(self, logged: pd.DataFrame, version: int, features: Mapping[str, str]) -> pd.DataFrame:
-        """What is judged, but for the challenger. A request without label keeps the answer it was given."""
-        labelled = logged["label"].notna().to_numpy()
-        answers = logged["answer"].to_numpy(np.float64, copy=True)
-        answers[labelled] = score(self.lineage.onnx(self.model.name, version), logged[labelled], features)
-        return logged[[*JUDGED, *self.settings.columns]].assign(champion=answers)
+        """What is judged, but for the challenger. Who lacks a label is scored too: are they like the others?"""
+        answered, scores = ~logged["failed"].to_numpy(), np.full(len(logged), np.nan)
+        scores[answered] = score(self.lineage.onnx(self.model.name, version), logged[answered], features)
+        return logged[[*JUDGED, *self.settings.columns]].assign(champion=scores)
 
     def contender(self, logged: pd.DataFrame, at: datetime, lookback: timedelta) -> Contender:
         """A challenger fitted on what was known at an instant, and its scores of the labelled requests."""

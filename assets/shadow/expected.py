@@ -16,6 +16,10 @@ from assets.verdict import Verdict
 
 Floats = NDArray[np.float64]
 
+# Noise of a realised gain where the shadow saw none, in parts of what it is where the shadow saw a usual gain's worth.
+FLOOR = 0.5
+SMALLEST = 1e-30
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -34,14 +38,16 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Student's t with `freedom` degrees around `mean`: the realised gain of a decision whose shadow saw `shadow`."""
+    """Student's t with `freedom` degrees around `mean`: the realised gain of a decision whose shadow saw `shadow`.
+
+    share: of a shadow's gain that is realised, as learned from `pairs` that together weigh `weight`.
+    """
 
     shadow: float
     mean: float
     scale: float
     freedom: float
     share: float
-    offset: float
     pairs: int
     weight: float
 
@@ -63,30 +69,28 @@ class Forecast:
 
 
 def forecast(shadow: float, history: Sequence[Pair], settings: LearningSettings) -> Forecast:
-    """Bayesian regression of realised on shadow gain; the prior is worth `settings.pairs` pairs.
+    """Bayesian regression of realised on shadow gain through the origin; the prior is worth `settings.pairs` pairs.
 
-    realised = offset + share · shadow + noise. Before any pair: offset 0, the spec's share, and noise as large as the
-    shadow itself. With pairs all three are learned: where last week says little about next month (statistics section
-    3b, lesson 3) the share shrinks towards 0 and the mean of what retraining brought decides instead. Pairs whose
-    horizons overlap tell the same weeks twice and weigh accordingly less. shadow must not be 0 without history.
+    realised = share · shadow + noise: pairs shrink the estimate (statistics section 3b, lesson 3) or stretch it, they
+    never overrule it, for what brought gain on average in spring brings harm in autumn. Noise grows with the gain that
+    was seen and has a floor: a world that changes fast is no reason to distrust a slight gain in quiet times. Pairs
+    whose horizons overlap tell the same weeks twice and weigh accordingly less. No scale is given: gains set it.
     Source: normal-inverse-gamma conjugate regression, Gelman et al., Bayesian Data Analysis, 3rd ed., section 14.8.
     """
     pairs = sorted(history, key=lambda pair: pair.as_of)
     x, y = (np.array([getattr(pair, name) for pair in pairs], dtype=np.float64) for name in ("shadow", "realised"))
-    w = _weights([pair.as_of for pair in pairs], settings.horizon_days)
-    unit = float(np.mean(np.append(x, shadow) ** 2))  # the scale of gains here, whatever the loss
-    prior_mean, prior = np.array([0.0, settings.share]), settings.pairs * np.diag([1.0, unit])
-    design = np.column_stack([np.ones(len(x)), x])
-    precision = prior + design.T @ (w[:, None] * design)
-    mean = np.linalg.solve(precision, prior @ prior_mean + design.T @ (w * y))
-    freedom = settings.pairs + float(w.sum())
-    residual = float(w @ y**2 + prior_mean @ prior @ prior_mean - mean @ precision @ mean)
-    variance = (settings.pairs * unit + max(residual, 0.0)) / freedom
-    at = np.array([1.0, shadow])
-    scale = math.sqrt(variance * (1 + float(at @ np.linalg.solve(precision, at))))
+    weight = _weights([pair.as_of for pair in pairs], settings.horizon_days)
+    unit = max(float(np.mean(np.append(x, shadow) ** 2)), SMALLEST)
+    noise = (np.append(x, shadow) ** 2 / unit + FLOOR) / (1 + FLOOR)
+    w, prior = weight / noise[:-1], settings.pairs * unit
+    precision = prior + float(w @ x**2)
+    share = (prior * settings.share + float(w @ (x * y))) / precision
+    freedom = settings.pairs + float(weight.sum())
+    residual = float(w @ y**2) + prior * settings.share**2 - precision * share**2
+    variance = (prior + max(residual, 0.0)) / freedom
+    scale = math.sqrt(variance * (float(noise[-1]) + shadow**2 / precision))
     # Below one degree of freedom a mean of what lies above 0 does not exist.
-    return Forecast(shadow, float(at @ mean), scale, max(freedom, 1.01), float(mean[1]), float(mean[0]), len(pairs),
-                    float(w.sum()))  # fmt: skip
+    return Forecast(shadow, share * shadow, scale, max(freedom, 1.01), share, len(pairs), float(weight.sum()))
 
 
 def _weights(at: Sequence[datetime], horizon_days: float) -> Floats:
@@ -101,12 +105,9 @@ def weigh(found: Forecast, cost: float, settings: LearningSettings) -> Evidence:
     cost: of one loop, in units of the loss a request. The statistic is what a yes is expected to bring in all.
     """
     balance = found.gain - settings.harm_weight * found.harm - cost
-    seen = (
-        f"{found.pairs} past pairs of shadow and realised gain say {found.offset:+.5f} and {found.share:.2f} of a "
-        f"shadow's gain" if found.pairs else f"no past pair yet, {found.share:.0%} of a shadow's gain is expected"
-    )  # fmt: skip
+    said = f"{found.pairs} past pairs say {found.share:.0%} of it" if found.pairs else "no past pair yet"
     why = (
-        f"{found.shadow:+.5f} in the shadow is expected to bring {found.mean:+.5f} a request ({seen}; chance of harm "
+        f"{found.shadow:+.5f} in the shadow is expected to bring {found.mean:+.5f} a request ({said}; chance of harm "
         f"{found.chance_of_harm:.0%}): gain {found.gain:.5f}, harm {found.harm:.5f} x {settings.harm_weight:g}, cost "
         f"{cost:.5f}"
     )

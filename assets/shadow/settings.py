@@ -74,12 +74,12 @@ class LearningSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    share: float = Field(default=0.5, ge=0, le=1, description="Share of a shadow's gain expected to be realised.")
+    share: float = Field(default=1.0, ge=0, le=1, description="Share of a shadow's gain expected to be realised.")
     pairs: float = Field(
-        default=4.0, gt=0, description="How many past pairs of shadow and realised gain that belief is worth."
+        default=8.0, gt=0, description="How many past pairs of shadow and realised gain that belief is worth."
     )
     harm_weight: float = Field(
-        default=1.0, gt=0, description="How much dearer a unit of harm done is than a unit of gain forgone."
+        default=1.75, gt=0, description="How much dearer a unit of harm done is than a unit of gain forgone."
     )
     horizon_days: float = Field(default=28, ge=1, description="Days after a decision over which its gain is realised.")
 
