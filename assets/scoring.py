@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     import onnxruntime
 
 # Fewer rows than the least are not worth a thread.
-CHUNK_ROWS, LEAST_ROWS = 131_072, 2_048
+CHUNK_ROWS, LEAST_ROWS = 65_536, 2_048
 WORKERS = 2
-# Columns of more distinct values bring no rows together.
-MANY_VALUES = 256
 _DTYPES: dict[str, Any] = {"float": np.float32, "int": np.int64, "bool": np.bool_}
 
 
@@ -74,14 +72,13 @@ class Scorer:
         """Probability of class 1, (n,) float64."""
         session, output = self.session, self.output  # made once, before threads ask for them
         answers = np.empty(len(frame), dtype=np.float64)
-        order = _alike(frame, features)
 
-        def answer(rows: np.ndarray) -> None:
-            (found,) = session.run([output], tensors(frame.take(rows), features))
-            answers[rows] = found.reshape(len(rows), -1)[:, -1]
+        def answer(rows: slice) -> None:
+            (found,) = session.run([output], tensors(frame.iloc[rows], features))
+            answers[rows] = found.reshape(len(found), -1)[:, -1]
 
         size = min(CHUNK_ROWS, max(-(-len(frame) // self.workers), LEAST_ROWS))
-        parts = [order[start : start + size] for start in range(0, len(frame), size)]
+        parts = [slice(start, start + size) for start in range(0, len(frame), size)]
         if len(parts) < 2 or self.workers < 2:
             for part in parts:
                 answer(part)
@@ -89,20 +86,6 @@ class Scorer:
             with ThreadPoolExecutor(self.workers) as pool:
                 list(pool.map(answer, parts))
         return answers
-
-
-def _alike(frame: pd.DataFrame, features: Mapping[str, str]) -> np.ndarray:
-    """Positions with rows that share their texts and whole numbers side by side.
-
-    Such rows take the same way down most trees: the processor guesses its branches right and finds them in its cache.
-    """
-    codes = np.zeros(len(frame), dtype=np.int64)
-    for name, kind in features.items():
-        if kind in ("string", "int") and len(frame) > LEAST_ROWS:
-            found, values = pd.factorize(frame[name])
-            if len(values) < MANY_VALUES:
-                codes = codes * (len(values) + 1) + found
-    return np.argsort(codes, kind="stable")
 
 
 def kind_of(values: pd.Series) -> str:
