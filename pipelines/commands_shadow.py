@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 @click.option("--home", type=click.Path(file_okay=False, path_type=Path), default=Path(".trimtab"), show_default=True,
               envvar="TRIMTAB_HOME", help="Folder of the running stack. [env: TRIMTAB_HOME]")  # fmt: skip
 @models_folder
+@click.option("--picture", type=click.Path(dir_okay=False, writable=True, path_type=Path),
+              help="Draw the confidence sequence over labels into this PNG file.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document on standard output.")
-def shadow(model: str, as_of: datetime | None, fresh: bool, home: Path, models: Path, as_json: bool) -> None:
+def shadow(
+    model: str, as_of: datetime | None, fresh: bool, home: Path, models: Path, picture: Path | None, as_json: bool
+) -> None:
     """Show champion and challenger on the same requests: interval, verdict, reason.
 
-    Shows the latest record at or before the instant; --fresh evaluates it anew.
+    Shows the latest record at or before the instant; --fresh evaluates it anew. Beside them the smallest gain that
+    could be found and the labels still needed.
 
     \b
     Example
@@ -48,6 +53,8 @@ def shadow(model: str, as_of: datetime | None, fresh: bool, home: Path, models: 
     else:
         found = recorded(doors.store, model, at)
     click.echo(json.dumps(found, indent=2) if as_json else told(found))
+    if picture is not None:
+        click.echo(drawn(found, picture), err=as_json)
 
 
 def recorded(store: "Store", model: str, at: datetime) -> dict[str, Any]:
@@ -71,24 +78,67 @@ def evaluated(spec: "ModelSpec", doors: "Ports", at: datetime) -> dict[str, Any]
     return decision.to_dict()
 
 
+def drawn(record: Mapping[str, Any], file: Path) -> str:
+    """Write the picture of a decision; a sentence about it."""
+    from assets.shadow.picture import figure
+
+    if not record["details"].get("path"):
+        return "no picture: there is no block of labels yet"
+    file.write_bytes(figure(record["details"]))
+    return f"picture       {file}"
+
+
 def told(record: Mapping[str, Any]) -> str:
     """A decision as people read it, one fact a line."""
     details, inputs = record["details"], record["inputs"]
     snapshot = inputs.get("challenger_snapshot", "–")[:12]
+    counts = details["counts"]
     rows = [
         (record["model"], f"shadow as of {record['as_of']}"),
         ("champion", f"version {inputs.get('champion', '–')}{_losses(details, 'champion')}"),
-        (
-            "challenger",
-            f"fitted on snapshot {snapshot}{_losses(details, 'challenger')}",
-        ),
-        ("labels", f"{details['counts']['labels']} in {details.get('blocks', 0)} blocks"),
+        ("challenger", f"fitted on snapshot {snapshot}{_losses(details, 'challenger')}"),
+        ("labels", f"{counts['labels']} in {details.get('blocks', 0)} blocks{_left_out(counts)}"),
         ("gain", _interval(details)),
+        ("detectable", _detectable(details)),
+        ("needed", _needed(details)),
         ("verdict", record["verdict"]),
         ("reason", record["why"]),
     ]
     rows += [(f"  {item['name']}", f"{item['verdict']}: {item['why']}") for item in record["evidence"]]
+    rows += [(f"  {item['name']}", _challenger(item)) for item in details.get("challengers", [])]
     return "\n".join(f"{name:<14}{text}" for name, text in rows)
+
+
+# What may have become of a request, in the words of a reader.
+_LEFT_OUT = {
+    "failed": "failed", "missing_labels": "without a label", "late_labels": "labelled late",
+    "corrected_labels": "corrected", "duplicates": "seen twice", "not_mature": "too young",
+}  # fmt: skip
+
+
+def _left_out(counts: Mapping[str, int]) -> str:
+    found = [f"{counts[name]} {word}" for name, word in _LEFT_OUT.items() if counts.get(name)]
+    return f"; {', '.join(found)}" if found else ""
+
+
+def _detectable(details: Mapping[str, Any]) -> str:
+    smallest = details.get("detectable_gain")
+    if smallest is None:
+        return "not known until blocks differ"
+    return f"a gain of {smallest:.5f} a request would be found four times in five"
+
+
+def _needed(details: Mapping[str, Any]) -> str:
+    """Records of earlier versions do not say."""
+    more = details.get("labels_needed")
+    if more is None:
+        return "not foreseeable at the gain seen so far"
+    return f"{more} labels more at the gain seen so far" if more else "no more labels at the gain seen so far"
+
+
+def _challenger(item: Mapping[str, Any]) -> str:
+    gain = "no gain known" if item["mean_gain"] is None else f"{item['mean_gain']:+.5f} a request"
+    return f"{item['verdict']}: look-back of {item['lookback_days']:g} days, {gain}"
 
 
 def _losses(details: Mapping[str, Any], model: str) -> str:

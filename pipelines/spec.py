@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from assets.canary.settings import CanarySettings
 from assets.drift.settings import DriftSettings
@@ -48,6 +48,12 @@ class ModelSpec(BaseModel):
         if value.tzinfo is None:
             raise ValueError("has no time zone: write it with a Z, as 2013-01-04T00:00:00Z")
         return value
+
+    @model_validator(mode="after")
+    def _shadow_has_the_task(self) -> Self:
+        if self.shadow.task != self.task:
+            raise ValueError(f"shadow.task = {self.shadow.task}, task = {self.task}: write the same, or leave one out")
+        return self
 
     @field_validator("owners")
     @classmethod

@@ -71,13 +71,16 @@ class Traffic:
 
     def labels(self, model: str, as_of: datetime) -> "pd.DataFrame":
         """Columns key, label, known_at: what was known at `as_of`, one row a key, the last correction wins."""
+        return self._told(model, as_of).drop_duplicates("key", keep="last").reset_index(drop=True)
+
+    def _told(self, model: str, as_of: datetime) -> "pd.DataFrame":
+        """Every label as it came, those known at `as_of`, in that order."""
         _check_zone(as_of=as_of)
         # put_labels never spans more than a UTC day in one object: later ones hold nothing known by then.
         latest = as_of.timestamp() + _DAY_S
         keys = [k for k in self.store.keys(segments.labels_prefix(model)) if _known_max(k) <= latest]
         frame = self._rows(keys, segments.labels_schema())
-        frame = frame[frame["known_at"] <= as_of].sort_values("known_at", kind="stable")
-        return frame.drop_duplicates("key", keep="last").reset_index(drop=True)
+        return frame[frame["known_at"] <= as_of].sort_values("known_at", kind="stable")
 
     def put_labels(self, model: str, frame: "pd.DataFrame") -> None:
         """Add labels: columns key, label (a finite number) and known_at (with a time zone). Repeating is harmless."""
@@ -94,6 +97,25 @@ class Traffic:
     def labelled(self, model: str, start: datetime, end: datetime, as_of: datetime) -> "pd.DataFrame":
         """Answers of [start, end) whose label was known at `as_of`, with columns label and known_at."""
         return self.answers(model, start, end).merge(self.labels(model, as_of), on="key", how="inner")
+
+    def outcomes(self, model: str, start: datetime, end: datetime, as_of: datetime) -> "pd.DataFrame":
+        """Every answer of [start, end), labelled or not: label is NaN and known_at NaT where none was known at `as_of`.
+
+        Columns beside those of `answers` and `labels`: reports, how many labels came for the key by then; corrected,
+        whether they disagreed.
+        """
+        answers, told = self.answers(model, start, end), self._told(model, as_of)
+        told = told[told["key"].isin(answers["key"])]
+        reports = told["key"].value_counts()
+        kinds = told.drop_duplicates(["key", "label"])["key"].value_counts()
+        frame = answers.merge(told.drop_duplicates("key", keep="last"), on="key", how="left")
+        found = frame["key"].map(reports).fillna(0).astype("int64")
+        return frame.assign(reports=found, corrected=frame["key"].map(kinds).fillna(0) > 1)
+
+    def failures(self, model: str, start: datetime, end: datetime) -> "pd.DataFrame":
+        """Requests of [start, end) that got no answer: rows as `access` gives them."""
+        access = self.access(model, start, end)
+        return access[~access["ok"].astype(bool)].reset_index(drop=True)
 
     def flush(self) -> None:
         """Return when the observer has written all it saw. `TrafficError` when it does not answer or cannot write."""

@@ -1,31 +1,36 @@
-"""Losses of one request, and the area under the ROC curve of two models on the same requests."""
+"""Losses of one request, by what a model is asked for: an event, one of several classes, or a number."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from assets.shadow.settings import PayoffSettings
+from assets.shadow.settings import LossName, PayoffSettings, ShadowSettings
 
 Floats = NDArray[np.float64]
 
 # One confident mistake must not outweigh a week of requests.
 CLIP = 0.01
 
-LossName = Literal["log_loss", "brier", "payoff"]
 
+def losses(settings: ShadowSettings, label: Floats, score: Floats, name: LossName | None = None) -> Floats:
+    """(n,) loss of each request under `settings`, or under another loss of the same task.
 
-def largest_difference(name: LossName, payoff: PayoffSettings | None) -> float:
-    """Largest |champion loss - challenger loss| that one request can show."""
-    if payoff is not None:
-        return payoff.largest_difference
-    return 1.0 if name == "brier" else math.log((1 - CLIP) / CLIP)
+    label: (n,) 0 or 1, the number of a class, or a number. score: (n,) probability of class 1, (n, k) of each class, or
+    (n,) the number that was answered. A loss above `loss_cap` counts as that.
+    """
+    name = name or settings.loss
+    if settings.task == "regression":
+        found = _of_number(name, label, score, settings.quantile)
+    elif settings.task == "multiclass":
+        found = _of_classes(name, label, score)
+    else:
+        found = loss(name, label, score, settings.payoff if name == "payoff" else None)
+    return found if settings.loss_cap is None else np.minimum(found, settings.loss_cap)
 
 
 def loss(name: LossName, label: Floats, probability: Floats, payoff: PayoffSettings | None = None) -> Floats:
-    """Loss of each request. label: (n,) 0 or 1; probability: (n,) of class 1; log_loss in nats, clipped at CLIP.
+    """Loss of each request of a binary task. probability: (n,) of class 1; log_loss in nats, clipped at CLIP.
 
     payoff, when given, is what is compared: the value that the answer did not bring, in the pay-off's own unit.
 
@@ -44,35 +49,48 @@ def loss(name: LossName, label: Floats, probability: Floats, payoff: PayoffSetti
     return -np.log(np.where(label > 0.5, clipped, 1 - clipped))
 
 
-@dataclass(frozen=True, slots=True)
-class AucDifference:
-    """Both areas, the variance of their difference (champion - challenger), and its z; z is 0 without variance."""
-
-    champion: float
-    challenger: float
-    variance: float
-    z: float
+def _of_classes(name: LossName, label: Floats, score: Floats) -> Floats:
+    """Brier is the sum over classes, in [0, 2]. Source: Brier 1950."""
+    of_truth: Floats = score[np.arange(len(score)), label.astype(np.intp)]
+    if name == "brier":
+        return np.asarray(np.square(score).sum(axis=1) - 2 * of_truth + 1, dtype=np.float64)
+    return -np.log(np.clip(of_truth, CLIP, 1 - CLIP))
 
 
-def delong(label: Floats, champion: Floats, challenger: Floats) -> AucDifference | None:
-    """Paired comparison of two areas under the ROC curve; None unless each class has two requests.
+def _of_number(name: LossName, label: Floats, score: Floats, quantile: float) -> Floats:
+    """Pinball is the loss whose best constant answer is the quantile. Source: Koenker & Bassett 1978."""
+    missed = label - score
+    if name == "pinball":
+        return np.maximum(quantile * missed, (quantile - 1) * missed)
+    return np.abs(missed) if name == "absolute" else np.square(missed)
 
-    label: (n,) 0 or 1; scores: (n,). Source: DeLong et al. 1988 by midranks, Sun & Xu 2014, algorithm 2.
+
+def largest_difference(settings: ShadowSettings) -> float:
+    """Largest |champion loss - challenger loss| that one request can show; infinite without a bound."""
+    bound = _largest(settings)
+    return bound if settings.loss_cap is None else min(bound, settings.loss_cap)
+
+
+def _largest(settings: ShadowSettings) -> float:
+    if settings.payoff is not None:
+        return settings.payoff.largest_difference
+    if settings.task == "regression":
+        return math.inf
+    if settings.loss == "brier":
+        return 2.0 if settings.task == "multiclass" else 1.0
+    return math.log((1 - CLIP) / CLIP)
+
+
+def failed_loss(settings: ShadowSettings) -> float:
+    """What a request costs that a model did not answer: the spec's word, else the worst that an answer can cost.
+
+    NaN where nothing is said and no answer is the worst: how dear it is, is then not known.
     """
-    from scipy.stats import rankdata
-
-    positive = label > 0.5
-    m, n = int(positive.sum()), int((~positive).sum())
-    if m < 2 or n < 2:
-        return None
-    areas, above, below = [], [], []
-    for scores in (champion, challenger):
-        ranks = rankdata(scores)
-        areas.append((ranks[positive].sum() / m - (m + 1) / 2) / n)
-        above.append((ranks[positive] - rankdata(scores[positive])) / n)
-        below.append(1 - (ranks[~positive] - rankdata(scores[~positive])) / m)
-    covariance = np.cov(np.stack(above)) / m + np.cov(np.stack(below)) / n
-    variance = float(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
-    difference = float(areas[0] - areas[1])
-    z = difference / math.sqrt(variance) if variance > 1e-18 else 0.0
-    return AucDifference(float(areas[0]), float(areas[1]), max(variance, 0.0), z)
+    if settings.failed_loss is not None:
+        return settings.failed_loss
+    if settings.payoff is not None:
+        return -settings.payoff.lowest
+    if settings.task == "regression":
+        return settings.loss_cap if settings.loss_cap is not None else math.nan
+    worst = (2.0 if settings.task == "multiclass" else 1.0) if settings.loss == "brier" else -math.log(CLIP)
+    return worst if settings.loss_cap is None else min(worst, settings.loss_cap)

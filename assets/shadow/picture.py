@@ -5,6 +5,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 WIDTH, HEIGHT = 240, 48
 
 
@@ -35,24 +37,29 @@ def sparkline(details: Mapping[str, Any]) -> str:
 
 
 def figure(details: Mapping[str, Any]) -> bytes:
-    """PNG: mean gain a request after each block, its bounds, the gain asked for, and labels a block."""
+    """PNG: the confidence sequence over labels, against the gain asked for, and the labels of each block."""
     from matplotlib.figure import Figure
 
     path = list(details["path"])
-    decided = [(index, point) for index, point in enumerate(path) if point["lower"] is not None]
+    labels = np.cumsum([point["labels"] for point in path])
+    decided = [(total, point) for total, point in zip(labels, path, strict=True) if point["lower"] is not None]
     canvas = Figure(figsize=(8, 4.5), layout="constrained")
     above, below = canvas.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    at = [index for index, _ in decided]
+    at = [total for total, _ in decided]
     lower, upper = ([float(point[key]) for _, point in decided] for key in ("lower", "upper"))
     above.fill_between(at, lower, upper, color="#bbccdd", label="bounds")
     above.plot(at, [point["mean"] for _, point in decided], color="#003366", label="mean gain")
     above.axhline(float(details["threshold"]), color="#cc0000", linewidth=1, label="asked for")
+    smallest = details.get("detectable_gain")
+    if smallest is not None:
+        above.axhline(float(smallest), color="#888888", linewidth=1, linestyle=":", label="smallest to be found")
     above.set_ylabel(f"gain a request ({details['settings']['loss']})")
     above.set_title(f"Shadow: {details['settings']['rule']}, {details['counts']['labels']} labels")
     above.legend(loc="best", fontsize="small")
-    below.bar(range(len(path)), [point["labels"] for point in path], color="#8899aa")
-    below.set_ylabel("labels")
-    below.set_xlabel(f"block of {details['settings']['block']}")
+    widths = [max(point["labels"], 1) for point in path]
+    below.bar(labels, widths, width=[-width for width in widths], align="edge", color="#8899aa", edgecolor="white")
+    below.set_ylabel(f"labels of {details['settings']['block']}")
+    below.set_xlabel("labels")
     buffer = io.BytesIO()
     canvas.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()

@@ -7,6 +7,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BLOCK_HOURS = {"6h": 6, "12h": 12, "D": 24, "2D": 48, "7D": 168}
 
+Task = Literal["binary", "multiclass", "regression"]
+LossName = Literal["log_loss", "brier", "payoff", "absolute", "squared", "pinball"]
+LOSSES: dict[Task, tuple[LossName, ...]] = {
+    "binary": ("log_loss", "brier", "payoff"),
+    "multiclass": ("log_loss", "brier"),
+    "regression": ("absolute", "squared", "pinball"),
+}
+
 
 class WorthSettings(BaseModel):
     """Prices. Costs are in `currency`; the loss is the one that the shadow compares."""
@@ -40,11 +48,40 @@ class PayoffSettings(BaseModel):
         """Largest |difference| that two answers to one request can make."""
         return max(abs(self.true_positive - self.false_negative), abs(self.false_positive - self.true_negative))
 
+    @property
+    def lowest(self) -> float:
+        """The least that one request can bring."""
+        return min(self.true_positive, self.false_positive, self.true_negative, self.false_negative)
+
     @model_validator(mode="after")
     def _answers_matter(self) -> Self:
         if self.largest_difference == 0:
             raise ValueError("acting and not acting bring the same: give the cells different values")
         return self
+
+
+class ChallengerSettings(BaseModel):
+    """One more way to fit the challenger, compared over the same log."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$", description="What the record calls it.")
+    lookback_days: int = Field(ge=1, description="Days of rows before the evaluation window that its fit may see.")
+
+
+class LearningSettings(BaseModel):
+    """What rule: expected_loss believes before it has seen what became of its own decisions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    share: float = Field(default=1.0, ge=0, le=1, description="Share of a shadow's gain expected to be realised.")
+    pairs: float = Field(
+        default=8.0, gt=0, description="How many past pairs of shadow and realised gain that belief is worth."
+    )
+    harm_weight: float = Field(
+        default=1.75, gt=0, description="How much dearer a unit of harm done is than a unit of gain forgone."
+    )
+    horizon_days: float = Field(default=28, ge=1, description="Days after a decision over which its gain is realised.")
 
 
 class ShadowSettings(BaseModel):
@@ -56,8 +93,25 @@ class ShadowSettings(BaseModel):
     maturity_hours: float = Field(
         default=24.0, ge=0, description="A request counts once it is this old: by then its label has had time to come."
     )
-    loss: Literal["log_loss", "brier", "payoff"] = Field(
-        default="log_loss", description="What is compared on every request; payoff: business value lost, by `payoff`."
+    task: Task = Field(
+        default="binary",
+        description="What is answered: the chance of an event (label 0 or 1), a chance for each class (label: the "
+        "number of the class), or a number.",
+    )
+    loss: LossName = Field(
+        default="log_loss",
+        description="What is compared on every request. binary: log_loss, brier, payoff (business value lost, by "
+        "`payoff`); multiclass: log_loss, brier; regression: absolute, squared, pinball.",
+    )
+    quantile: float = Field(default=0.5, gt=0, lt=1, description="The quantile that loss: pinball asks for.")
+    loss_cap: float | None = Field(
+        default=None,
+        gt=0,
+        description="A regression's loss above this counts as this: one request must not outweigh a week.",
+    )
+    failed_loss: float | None = Field(
+        default=None,
+        description="Loss of a request that a model did not answer. Without it the worst that an answer can cost.",
     )
     payoff: PayoffSettings | None = Field(default=None, description="What answers bring; needed for loss: payoff.")
     worth: WorthSettings | None = Field(
@@ -73,19 +127,28 @@ class ShadowSettings(BaseModel):
         description="Input that names who asked (user, device), when the same come back on many days: the requests of "
         "one are not independent evidence.",
     )
-    rule: Literal["superiority", "non_inferiority", "expected_gain"] = Field(
+    challengers: tuple[ChallengerSettings, ...] = Field(
+        default=(),
+        description="Several challengers at once over one log, the chance of a wrong yes shared out among them; the "
+        "best that passes is chosen. Without any: one, fitted on training.lookback_days.",
+    )
+    rule: Literal["superiority", "non_inferiority", "expected_gain", "expected_loss"] = Field(
         default="superiority",
         description=(
             "superiority: the gain is proven, at any number of looks. non_inferiority: a loss beyond the margin is "
             "excluded, at any number of looks. expected_gain: one look at the end of the window at a looser level, "
-            "for models where a missed gain costs as much as a wrong yes."
+            "for models where a missed gain costs as much as a wrong yes. expected_loss: weighs gain forgone against "
+            "harm done and cost, and learns from what became of past decisions (`learning`)."
         ),
+    )
+    learning: LearningSettings = Field(
+        default=LearningSettings(), description="Beliefs and prices of rule: expected_loss."
     )
     method: Literal["asymptotic", "betting"] = Field(
         default="asymptotic",
         description=(
             "asymptotic: confidence sequence over blocks. betting: exact for bounded losses at any number of blocks, "
-            "and needs very many of them. expected_gain has one method and ignores this."
+            "and needs very many of them. expected_gain and expected_loss have one method and ignore this."
         ),
     )
     alpha: float = Field(
@@ -122,6 +185,24 @@ class ShadowSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _loss_fits_the_task(self) -> Self:
+        fitting = LOSSES[self.task]
+        if self.loss not in fitting:
+            raise ValueError(f"loss = {self.loss} does not fit task: {self.task}: choose {', '.join(fitting)}")
+        if self.loss_cap is not None and self.task != "regression":
+            raise ValueError(f"loss_cap belongs to task: regression, {self.loss} of {self.task} is bounded: remove it")
+        if self.task == "regression" and self.method == "betting" and self.loss_cap is None:
+            raise ValueError("method: betting needs bounded losses: give loss_cap, or method: asymptotic")
+        return self
+
+    @model_validator(mode="after")
+    def _challengers_differ(self) -> Self:
+        names = [item.name for item in self.challengers]
+        if len(set(names)) < len(names):
+            raise ValueError(f"challengers are called {', '.join(names)}: give each its own name")
+        return self
+
+    @model_validator(mode="after")
     def _payoff_is_given(self) -> Self:
         if (self.loss == "payoff") != (self.payoff is not None):
             raise ValueError("loss: payoff and the field payoff belong together: give both or neither")
@@ -145,8 +226,13 @@ class ShadowSettings(BaseModel):
 
     @property
     def level(self) -> float:
-        """Chance of a wrong yes under the chosen rule."""
-        return self.expected_gain_alpha if self.rule == "expected_gain" else self.alpha
+        """Chance of a wrong yes under the chosen rule. Under expected_loss it only draws the interval."""
+        return self.expected_gain_alpha if self.one_look else self.alpha
+
+    @property
+    def one_look(self) -> bool:
+        """Whether a decision looks once, at the end of a window of its own."""
+        return self.rule in ("expected_gain", "expected_loss")
 
     @property
     def threshold(self) -> float:

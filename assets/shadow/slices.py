@@ -31,14 +31,14 @@ class Slice:
 def slices(
     frame: pd.DataFrame,
     difference: Floats,
-    blocks: pd.Series,
+    blocks: NDArray[np.intp],
     settings: ShadowSettings,
     radius: Callable[[float, float], float],
 ) -> tuple[Evidence, list[dict[str, Any]]]:
     """The worst slice decides: FAIL when one loses more than allowed and more than chance explains.
 
     frame: (n,) rows with the columns `settings.slices`; difference: (n,) champion loss - challenger loss; blocks: (n,)
-    start of each row's block; radius: (effective blocks, level) to half-width in spreads. The chance of a wrong
+    number of each row's block; radius: (effective blocks, level) to half-width in spreads. The chance of a wrong
     refusal is shared out among the slices (Bonferroni).
     """
     groups = [
@@ -48,7 +48,7 @@ def slices(
         why = f"no slice of {', '.join(settings.slices)} has {settings.min_slice_labels} labels: none can be judged"
         return Evidence("slices", Verdict.INCONCLUSIVE, why), []
     level = settings.alpha / len(groups)
-    found = [_slice(name, difference[rows], blocks.array[rows], level, radius) for name, rows in groups]
+    found = [_slice(name, difference[rows], blocks[rows], level, radius) for name, rows in groups]
     limit = settings.max_slice_loss
     worse = [item for item in found if item.gain < -limit and item.upper < 0]
     worst = min(found, key=lambda item: item.gain)
@@ -64,17 +64,25 @@ def slices(
 
 def _groups(column: pd.Series, least: int) -> list[tuple[str, NDArray[np.intp]]]:
     """Positions of each value with enough rows, in order of value; what is small lies together, if that is enough."""
-    values = column.astype(object).where(column.notna(), "(missing)").astype(str)
-    counts = values.value_counts()
-    pooled = values.where(values.map(counts) >= least, SMALL)
-    names, index = np.unique(pooled.to_numpy(dtype=str), return_inverse=True)
-    groups = ((f"{column.name}={value}", np.flatnonzero(index == at)) for at, value in enumerate(names))
-    return [(name, rows) for name, rows in groups if len(rows) >= least]
+    code, found = pd.factorize(column)
+    names = np.array([*map(str, found), "(missing)"], dtype=object)
+    code = np.where(code < 0, len(found), code)
+    rows = np.bincount(code, minlength=len(names))
+    large = sorted((str(names[at]), at) for at in np.flatnonzero(rows >= least))
+    groups = [(f"{column.name}={name}", np.flatnonzero(code == at)) for name, at in large]
+    small = np.flatnonzero(rows[code] < least)
+    return groups + ([(f"{column.name}={SMALL}", small)] if len(small) >= least else [])
 
 
-def _slice(name: str, difference: Floats, blocks: Any, level: float, radius: Callable[[float, float], float]) -> Slice:
-    grouped = pd.Series(difference).groupby(blocks)
-    path = running(grouped.sum().to_numpy().astype(np.float64), grouped.size().to_numpy().astype(np.float64))
+def _slice(
+    name: str,
+    difference: Floats,
+    blocks: NDArray[np.intp],
+    level: float,
+    radius: Callable[[float, float], float],
+) -> Slice:
+    rows, sums = np.bincount(blocks), np.bincount(blocks, difference)
+    path = running(sums[rows > 0].astype(np.float64), rows[rows > 0].astype(np.float64))
     mean, spread, effective = (float(part[-1]) for part in (path.mean, path.spread, path.effective))
     upper = mean + spread * radius(effective, level) if effective >= 2 and math.isfinite(spread) else math.inf
     return Slice(name, len(difference), mean, upper)

@@ -20,3 +20,9 @@ def worth(gain: float, requests_per_day: float, prices: WorthSettings) -> Eviden
         f"risk of {prices.risk_cost:g})"
     )
     return Evidence("worth", verdict, why, saved - cost, 0.0)
+
+
+def loop_cost(requests_per_day: float, prices: WorthSettings) -> float:
+    """What one loop costs in units of the loss a request; +inf without requests. Its risk is not in it."""
+    served = requests_per_day * prices.horizon_days * prices.loss_cost
+    return prices.loop_cost / served if served > 0 else float("inf")

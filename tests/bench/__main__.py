@@ -4,13 +4,14 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import canary, drift, loop, profile, shadow
+from tests.bench import canary, drift, loop, profile, retrain, shadow
 from tests.bench.lines import Bench, Line
 
 ROOMS: dict[str, Bench] = {
     "loop": loop.lines,
     "drift": drift.lines,
     "shadow": shadow.lines,
+    "retrain": retrain.lines,
     "profile": profile.lines,
     "canary": canary.lines,
 }

@@ -1,6 +1,7 @@
 """What `trimtab shadow` shows is what was decided."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from assets.decision import Decision
 from assets.door import decision_key
 from assets.shadow.judge import judge
 from assets.shadow.settings import ShadowSettings
-from pipelines.commands_shadow import recorded, told
+from pipelines.commands_shadow import drawn, recorded, told
 from resources.errors import NotFound
 from tests.fakes import MemoryStore
 
@@ -50,6 +51,52 @@ def test_too_few_requests_have_no_interval_and_say_what_is_missing() -> None:
     text = told(decision(rows=20).to_dict())
     assert "no interval yet" in text
     assert "180 labels and 6 blocks more are needed" in text
+
+
+def test_the_smallest_gain_and_the_labels_still_needed_are_told() -> None:
+    made = decision()
+    lines = dict(line.split(None, 1) for line in told(made.to_dict()).splitlines())
+    assert f"{made.details['detectable_gain']:.5f}" in lines["detectable"]
+    assert lines["needed"] == "no more labels at the gain seen so far"
+    short = decision(rows=900)
+    assert short.details["labels_needed"] > 0
+    assert f"{short.details['labels_needed']} labels more" in told(short.to_dict())
+
+
+def test_what_became_of_the_other_requests_is_told() -> None:
+    made = decision().to_dict()
+    made["details"]["counts"] |= {"failed": 3, "missing_labels": 12, "late_labels": 0, "corrected_labels": 1}
+    assert "; 3 failed, 12 without a label, 1 corrected" in told(made)
+
+
+def test_every_challenger_is_told() -> None:
+    made = decision().to_dict()
+    made["details"]["challengers"] = [
+        {"name": "short", "lookback_days": 28, "verdict": "PASS", "mean_gain": 0.0123},
+        {"name": "long", "lookback_days": 365, "verdict": "ERROR", "mean_gain": None},
+    ]
+    text = told(made)
+    assert "PASS: look-back of 28 days, +0.01230 a request" in text
+    assert "ERROR: look-back of 365 days, no gain known" in text
+
+
+def test_a_record_of_an_earlier_version_is_still_told() -> None:
+    made = decision().to_dict()
+    for name in ("labels_needed", "heading", "missing", "failed_loss"):
+        del made["details"][name]
+    assert "not foreseeable" in told(made)
+
+
+def test_the_confidence_sequence_is_drawn_into_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "shadow.png"
+    assert str(file) in drawn(decision().to_dict(), file)
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
+    made = decision(rows=0).to_dict()
+    assert drawn(made, tmp_path / "shadow.png").startswith("no picture")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_latest_record_at_or_before_the_instant_is_shown() -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from assets import scoring
-from assets.scoring import as_served, score, tensors
+from assets.scoring import Scorer, as_served, score, tensors
 
 from .conftest import FEATURES, Fitted, made_up
 
@@ -49,6 +49,22 @@ def test_chunks_change_no_answer_beyond_its_last_bits(fitted: Fitted, monkeypatc
     monkeypatch.setattr(scoring, "CHUNK_ROWS", 7)
     # Trees are summed in another order for another number of rows.
     np.testing.assert_allclose(score(fitted.onnx, rows, FEATURES), whole, atol=1e-6)
+
+
+def test_threads_keep_the_order_and_answer_alike_every_time(fitted: Fitted) -> None:
+    rows = made_up(9000, seed=8)
+    alone, shared = Scorer(fitted.onnx, workers=1), Scorer(fitted.onnx, workers=3)
+    np.testing.assert_allclose(shared(rows, FEATURES), alone(rows, FEATURES), atol=1e-6)
+    assert np.array_equal(shared(rows, FEATURES), shared(rows, FEATURES))
+    assert len(np.unique(shared(rows, FEATURES))) > 100, "rows that all score alike would hide a wrong order"
+
+
+def test_texts_of_any_type_are_written_once_and_kept_in_place() -> None:
+    mixed = pd.DataFrame({"name": pd.Series(["b", None, "a", 7, "b", float("nan")], dtype=object)})
+    assert tensors(mixed, {"name": "string"})["name"].ravel().tolist() == ["b", "", "a", "7", "b", ""]
+    assert tensors(mixed[:0], {"name": "string"})["name"].shape == (0, 1)
+    listed = pd.DataFrame({"name": pd.Categorical(["b", None, "a"])})
+    assert tensors(listed, {"name": "string"})["name"].ravel().tolist() == ["b", "", "a"]
 
 
 def test_no_rows_have_no_answers(fitted: Fitted) -> None:

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, roc_auc_score
 
-from assets.shadow.loss import CLIP, delong, largest_difference, loss
-from assets.shadow.settings import PayoffSettings
+from assets.shadow.auc import delong
+from assets.shadow.loss import CLIP, largest_difference, loss
+from assets.shadow.settings import PayoffSettings, ShadowSettings
 
 LAW = settings(deadline=None, max_examples=60)  # other work on the machine is no failure
 
@@ -53,7 +54,7 @@ def test_log_loss_is_the_usual_one_inside_the_clip() -> None:
 @given(st.sampled_from(["log_loss", "brier"]), st.sampled_from([0.0, 1.0]), st.floats(0, 1), st.floats(0, 1))
 def test_no_request_can_show_more_than_the_largest_difference(kind: str, label: float, one: float, two: float) -> None:
     pair = loss(kind, np.full(2, label), np.array([one, two]))  # type: ignore[arg-type]
-    assert abs(pair[0] - pair[1]) <= largest_difference(kind, None) + 1e-9  # type: ignore[arg-type]
+    assert abs(pair[0] - pair[1]) <= largest_difference(ShadowSettings(loss=kind)) + 1e-9
 
 
 def test_a_certain_mistake_costs_no_more_than_the_clip() -> None:
@@ -68,9 +69,10 @@ def test_a_pay_off_is_bounded_by_its_own_cells(cells: list[float], one: float, t
     if values["true_positive"] == values["false_negative"] and values["false_positive"] == values["true_negative"]:
         return
     payoff = PayoffSettings.model_validate(values)
+    bound = largest_difference(ShadowSettings(loss="payoff", payoff=payoff))
     for label in (0.0, 1.0):
         pair = loss("payoff", np.full(2, label), np.array([one, two]), payoff)
-        assert abs(pair[0] - pair[1]) <= largest_difference("payoff", payoff)
+        assert abs(pair[0] - pair[1]) <= bound
 
 
 def test_a_pay_off_is_what_the_answer_brought() -> None:

@@ -166,6 +166,29 @@ def test_answers_join_the_labels_known_at_an_instant() -> None:
     assert frame["known_at"].tolist() == [at(2)]
 
 
+def test_outcomes_hold_every_answer_with_what_became_known_of_it() -> None:
+    traffic = Traffic(written([answer(f"r{i}", 0, key) for i, key in enumerate("klmn")]))
+    traffic.put_labels("m", labels(("k", 1.0, at(2)), ("l", 0.0, at(2)), ("elsewhere", 1.0, at(1))))
+    traffic.put_labels("m", labels(("k", 0.0, at(3)), ("l", 0.0, at(4)), ("m", 1.0, at(9))))
+    frame = traffic.outcomes("m", at(-1), at(1), at(5)).set_index("key")
+    assert frame["label"].fillna(-1).to_dict() == {"k": 0.0, "l": 0.0, "m": -1, "n": -1}
+    assert frame["reports"].to_dict() == {"k": 2, "l": 2, "m": 0, "n": 0}
+    assert frame["corrected"].to_dict() == {"k": True, "l": False, "m": False, "n": False}
+    assert frame["known_at"].isna().to_dict() == {"k": False, "l": False, "m": True, "n": True}
+
+
+def test_outcomes_of_an_empty_log_have_their_columns() -> None:
+    assert {"label", "known_at", "reports", "corrected"} <= set(
+        Traffic(MemoryStore()).outcomes("m", at(0), at(1), at(2))
+    )
+
+
+def test_failures_are_the_requests_that_got_no_answer() -> None:
+    store = written([access("r0", 0), access("r1", 0)._replace(code=503, ok=False), access("r2", 5)])
+    assert list(Traffic(store).failures("m", at(-1), at(1))["request_id"]) == ["r1"]
+    assert Traffic(MemoryStore()).failures("m", at(-1), at(1)).empty
+
+
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
