@@ -1,0 +1,117 @@
+"""The bitemporal query, and the database it runs in."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resources.errors import DataError
+from resources.features.sets import FeatureSet
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+# DuckDB spills to disk beyond it. With what Arrow and Parquet hold beside it, a snapshot of any size stays below 2 GB.
+MEMORY_LIMIT = "900MB"
+THREADS = 2
+PEERS = "_peers"
+_SQL_TYPES: Mapping[str, str] = {"string": "VARCHAR", "float": "DOUBLE", "int": "BIGINT", "bool": "BOOLEAN"}
+
+
+@contextmanager
+def database(folder: Path, files: Sequence[Path]) -> "Iterator[duckdb.DuckDBPyConnection]":
+    """A DuckDB that reads these files and nothing else on this machine, and spills into `folder`."""
+    import duckdb
+
+    with duckdb.connect() as connection:
+        allowed = ", ".join(quoted(str(path)) for path in files)
+        connection.execute(
+            f"SET memory_limit = '{MEMORY_LIMIT}'; SET threads = {THREADS}; SET preserve_insertion_order = false;"
+            f"SET temp_directory = {quoted(str(folder / 'spill'))};"
+            f"SET allowed_paths = [{allowed}]; SET enable_external_access = false"
+        )
+        yield connection
+
+
+def view(connection: "duckdb.DuckDBPyConnection", source: str, files: Sequence[Path]) -> None:
+    """A source as a view whose instants are plain TIMESTAMPs in UTC: zones would need an extension to compute with."""
+    reader = "read_csv" if files[0].suffix == ".csv" else "read_parquet"
+    named = ", ".join(quoted(str(path)) for path in files)
+    scan = f"{reader}([{named}]{', union_by_name = true' if len(files) > 1 else ''})"
+    connection.execute(f'CREATE VIEW "{source}" AS {zoneless(connection, scan)}')
+
+
+def zoneless(connection: "duckdb.DuckDBPyConnection", scan: str) -> str:
+    """SELECT all columns of a scan, instants with a zone as plain TIMESTAMPs in UTC."""
+    columns = connection.execute(f"DESCRIBE FROM {scan}").fetchall()
+    zoned = [f'CAST("{name}" AS TIMESTAMP) AS "{name}"' for name, kind, *_ in columns if kind.endswith("TIME ZONE")]
+    replace = f" REPLACE ({', '.join(zoned)})" if zoned else ""
+    return f"SELECT *{replace} FROM {scan}"
+
+
+def require(feature_set: FeatureSet, given: set[str]) -> None:
+    """`SpecError` for the first column that the set names and its rows lack."""
+    roles = ("entity", "event_time", "known_at", "label", "label_known_at")
+    wanted = {getattr(feature_set, role): role for role in roles}
+    wanted |= {column.name: f"columns.{position}.name" for position, column in enumerate(feature_set.columns)}
+    giver = "the function" if feature_set.python else "the SQL"
+    for name, field in wanted.items():
+        if name not in given:
+            raise feature_set.flaw(field, name, f"{giver} does not give it, only {', '.join(sorted(given))}")
+
+
+def as_known(feature_set: FeatureSet, rows: str) -> str:
+    """The bitemporal query over `rows`, a SELECT. A correction is a later row of the same entity: the last one known
+    by then is the row. `_peers` counts rows of an entity that became known at that same instant: one, or it's a flaw.
+    A number that is none (NaN) is a missing one.
+    """
+    features = ", ".join(f'{_cast(column.name, column.type)} AS "{column.name}"' for column in feature_set.columns)
+    label = _cast(feature_set.label, "float")
+    return f"""
+        WITH known AS (
+            SELECT *, count(*) OVER last AS {PEERS} FROM ({rows})
+            WHERE CAST("{feature_set.known_at}" AS TIMESTAMP) <= $as_of
+            WINDOW last AS (PARTITION BY "{feature_set.entity}" ORDER BY "{feature_set.known_at}" DESC)
+            QUALIFY rank() OVER last = 1
+        ), rows AS (
+            SELECT *, CAST("{feature_set.label_known_at}" AS TIMESTAMP) <= $as_of AS _mature FROM known
+        )
+        SELECT CAST("{feature_set.entity}" AS VARCHAR) AS entity,
+            CAST("{feature_set.event_time}" AS TIMESTAMP) AS event_time, {features},
+            CASE WHEN _mature THEN {label} END AS "{feature_set.label}",
+            CASE WHEN _mature THEN CAST("{feature_set.label_known_at}" AS TIMESTAMP) END AS label_known_at, {PEERS}
+        FROM rows WHERE CAST("{feature_set.event_time}" AS TIMESTAMP) >= $start
+            AND CAST("{feature_set.event_time}" AS TIMESTAMP) < $end
+        ORDER BY event_time, entity
+    """
+
+
+def bounds(start: datetime, end: datetime, as_of: datetime) -> dict[str, datetime]:
+    """The query's parameters. DuckDB compares plain timestamps: without a zone one would be anybody's guess."""
+    found = {}
+    for name, instant in (("start", start), ("end", end), ("as_of", as_of)):
+        if instant.tzinfo is None:
+            raise DataError(f"{name} = {instant.isoformat()} has no time zone: use datetime(..., tzinfo=UTC)")
+        found[name] = instant.astimezone(UTC).replace(tzinfo=None)
+    return found
+
+
+def quoted(text: str) -> str:
+    """A string in SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _cast(name: str, kind: str) -> str:
+    cast = f'CAST("{name}" AS {_SQL_TYPES[kind]})'
+    return f"nullif({cast}, 'NaN'::DOUBLE)" if kind == "float" else cast
+
+
+def utc_schema(schema: "pa.Schema") -> "pa.Schema":
+    """The schema of a snapshot: instants in UTC, no helper column."""
+    import pyarrow as pa
+
+    stamp = pa.timestamp("us", "UTC")
+    kept = [field for field in schema if field.name != PEERS]
+    return pa.schema([f.with_type(stamp) if pa.types.is_timestamp(f.type) else f for f in kept])
