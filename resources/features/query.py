@@ -28,7 +28,8 @@ def database(folder: Path, files: Sequence[Path]) -> "Iterator[duckdb.DuckDBPyCo
     with duckdb.connect() as connection:
         allowed = ", ".join(quoted(str(path)) for path in files)
         connection.execute(
-            f"SET memory_limit = '{MEMORY_LIMIT}'; SET threads = {THREADS}; SET preserve_insertion_order = false;"
+            # Instants with a zone become plain ones in the session's: the machine's own must not decide.
+            f"SET TimeZone = 'UTC'; SET memory_limit = '{MEMORY_LIMIT}'; SET threads = {THREADS}; SET preserve_insertion_order = false;"
             f"SET temp_directory = {quoted(str(folder / 'spill'))};"
             f"SET allowed_paths = [{allowed}]; SET enable_external_access = false"
         )
@@ -36,7 +37,7 @@ def database(folder: Path, files: Sequence[Path]) -> "Iterator[duckdb.DuckDBPyCo
 
 
 def view(connection: "duckdb.DuckDBPyConnection", source: str, files: Sequence[Path]) -> None:
-    """A source as a view whose instants are plain TIMESTAMPs in UTC: zones would need an extension to compute with."""
+    """A source as a view whose instants are plain TIMESTAMPs in UTC."""
     reader = "read_csv" if files[0].suffix == ".csv" else "read_parquet"
     named = ", ".join(quoted(str(path)) for path in files)
     scan = f"{reader}([{named}]{', union_by_name = true' if len(files) > 1 else ''})"
