@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from pipelines import commands_doctor, commands_models, commands_packages, commands_profile, commands_shadow
+from pipelines.commands_ack import ack
 from pipelines.commands_canary import rollback, rollout
 from pipelines.commands_drift import drift
 from pipelines.demo.damage import KINDS
@@ -22,7 +23,7 @@ from resources.errors import StackError, TrimtabError
 # Commands in the order in which people need them.
 ORDER = (
     *("demo", "up", "status", "new", "check", "source", "launch", "drift", "shadow", "rollout", "rollback", "down"),
-    *("profile", "sign", "verify", "doctor"),
+    *("ack", "profile", "sign", "verify", "doctor"),
 )
 
 
@@ -180,7 +181,7 @@ def down(home: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("purpose", type=click.Choice(["watch", "improve", "release"]))
+@click.argument("purpose", type=click.Choice(["watch", "improve", "release", "page"]))
 @click.argument("model")
 @click.option("--partition", required=True, help="Key of the partition, as Dagster shows it: 2013-02-01.")
 @click.option("--no-wait", is_flag=True, help="Return once the run is queued.")
@@ -193,6 +194,7 @@ def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path, 
     watch     snapshot and drift check
     improve   shadow, retrain, profile, canary: each only when the one before passed
     release   retrain, profile, canary: a first version
+    page      the Evidently report of a window that was judged
 
     \b
     Example
@@ -277,6 +279,7 @@ for _command in (rollout, rollback):
 
 
 main.add_command(drift)
+main.add_command(ack)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

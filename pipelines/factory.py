@@ -6,7 +6,7 @@ from datetime import timedelta
 import dagster as dg
 
 from assets.canary.asset import canary_rollout
-from assets.drift.asset import drift_report
+from assets.drift.asset import drift_page, drift_report
 from assets.model import Model
 from assets.profile.asset import serving_profile
 from assets.retrain.asset import candidate_model
@@ -19,10 +19,11 @@ from resources.features import FeatureRegistry
 WATCH = ("feature_snapshot", "drift_report")
 IMPROVE = ("shadow_evaluation", "candidate_model", "serving_profile", "canary_rollout")
 RELEASE = IMPROVE[1:]
+PAGE = ("drift_page",)
 
 
 def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None = None) -> dg.Definitions:
-    """One model's six assets, in walking order. Partitions default to the spec's own cadence and start."""
+    """One model's six rooms, in walking order. Partitions default to the spec's own cadence and start."""
     partitions = partitions or partitions_by_cadence([spec])[spec.cadence]
     model = model_of(spec)
     lookback = timedelta(days=spec.training.lookback_days)
@@ -30,6 +31,7 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
         assets=[
             feature_snapshot(model, partitions),
             drift_report(model, partitions, spec.drift, timedelta(hours=spec.label_delay_hours)),
+            drift_page(model, partitions),
             shadow_evaluation(model, partitions, spec.shadow, lookback, spec.training.seed),
             candidate_model(model, partitions, spec.training, spec.drift),
             serving_profile(model, partitions, spec.profile),

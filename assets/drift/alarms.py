@@ -50,6 +50,15 @@ class Alarms:
         return cls(value["since"], int(value["count"]), last)
 
 
+def acknowledgement_key(model: str, opened: str) -> str:
+    """Where a person's word about an alarm lies. opened: its instant in ISO 8601.
+
+    >>> acknowledgement_key("churn", "2024-01-12T00:00:00+00:00")
+    'acknowledgements/churn/20240112T000000Z.json'
+    """
+    return f"acknowledgements/{model}/{datetime.fromisoformat(opened):%Y%m%dT%H%M%SZ}.json"
+
+
 def follow(alarms: Alarms, verdicts: Mapping[str, Verdict], as_of: datetime, retrained: bool) -> Alarms:
     """The state after a decision. verdicts: by check; retrained: another champion than in the decision before."""
     at = as_of.isoformat()

@@ -14,6 +14,7 @@ from assets.decision import Decision, Evidence
 from assets.door import check_results, decision_key, interval, record, room
 from assets.drift import alarms, history
 from assets.drift.judge import judge
+from assets.drift.page import page
 from assets.drift.picture import figure, sparkline
 from assets.drift.reference import Reference
 from assets.drift.replay import Basis, newest, seen
@@ -21,11 +22,13 @@ from assets.drift.settings import DriftSettings
 from assets.model import Model
 from assets.snapshot.profile import profile
 from assets.verdict import Verdict
+from resources.errors import NotFound
 from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
 
 CHECKS = ("inputs", "harm", "schema", "freshness")
+PAGE_FILE = "evidently.html"
 
 
 def drift_report(
@@ -59,10 +62,49 @@ def drift_report(
         if window is not None:
             metadata |= {"profile": profile_key, "alarms": alarms.sentence(decision.details["alarms"])}
         yield dg.MaterializeResult(asset_key=context.asset_key, metadata=metadata)
-        yield from check_results(context, decision, CHECKS)
+        opened = decision.details.get("alarms", {}).get("open")
+        yield from check_results(context, decision, CHECKS, {"alarm": opened} if opened else None)
         # After the alarm is out: whylogs takes its time. A profile carries its creation time and is written once.
         if window is not None and not store.keys(profile_key):
             store.put(profile_key, profile(window))
+
+    return asset
+
+
+def drift_page(model: Model, partitions: dg.PartitionsDefinition) -> dg.AssetsDefinition:
+    """`[model]/drift_page`: the Evidently report of a window that was judged, for people."""
+
+    @room(
+        model,
+        "drift_page",
+        partitions,
+        "The Evidently report of the window, drawn after an alarm or on demand; it decides nothing.",
+        kinds={"evidently", "s3", "mlflow"},
+        after="drift_report",
+    )
+    def asset(
+        context: dg.AssetExecutionContext,
+        store: dg.ResourceParam[Store],
+        lineage: dg.ResourceParam[Lineage],
+        traffic: dg.ResourceParam[Traffic],
+    ) -> dg.MaterializeResult:
+        span = interval(context)
+        keys = history.at(store.keys(history.prefix(model.name)), model.name, span.as_of)
+        taken = _taken(store, keys, span.as_of)
+        if taken is None:
+            raise NotFound(f"{model.name} was not judged as of {span.as_of.isoformat()}: run its drift_report first")
+        basis, found = taken
+        reference = champion_version(model.name, int(basis.champion), store).reference
+        window = seen(traffic.answers(model.name, span.start, span.end), basis.seen_until)
+        html = page(reference, window, found)
+        tags = {"as_of": span.as_of.isoformat(), "verdict": found["verdict"]}
+        run = lineage.run(
+            model.name, "drift_page", dagster_run_id=context.run_id, tags=tags, artifacts={PAGE_FILE: html}
+        )
+        link = dg.MetadataValue.url(lineage.file_page(model.name, run, PAGE_FILE))
+        report = dg.AssetKey([model.name, "drift_report"])
+        context.log_event(dg.AssetObservation(report, partition=context.partition_key, metadata={"evidently": link}))
+        return dg.MaterializeResult(metadata={"evidently": link, "bytes": len(html), "verdict": found["verdict"]})
 
     return asset
 
@@ -83,7 +125,8 @@ def decide(
     of then, on the log as it was seen then.
     """
     keys = store.keys(history.prefix(name))
-    basis = _basis(store, history.at(keys, name, end), end)
+    taken = _taken(store, history.at(keys, name, end), end)
+    basis = taken[0] if taken else None
     current = champion_version(name, int(basis.champion), store) if basis else champion(name, lineage, store)
     if current is None:
         return _no_champion(name, end), None
@@ -107,11 +150,12 @@ def decide(
     return replace(decision, details={**decision.details, "alarms": told}), window[shown]
 
 
-def _basis(store: Store, keys: list[str], as_of: datetime) -> Basis | None:
-    """What a decision at this instant was taken on; of several the one about the newest champion."""
+def _taken(store: Store, keys: list[str], as_of: datetime) -> tuple[Basis, Mapping[str, Any]] | None:
+    """What a decision at this instant was taken on, and its record; of several the one about the newest champion."""
     records = [json.loads(store.get(key)) for key in keys]
-    found = [Basis.of(item) for item in records if datetime.fromisoformat(item["as_of"]) == as_of]
-    return max(filter(None, found), key=lambda basis: int(basis.champion), default=None)
+    now = [item for item in records if datetime.fromisoformat(item["as_of"]) == as_of]
+    found = [(basis, item) for item in now if (basis := Basis.of(item))]
+    return max(found, key=lambda pair: int(pair[0].champion), default=None)
 
 
 def _record(store: Store, key: str) -> Mapping[str, Any] | None:

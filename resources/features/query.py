@@ -29,7 +29,8 @@ def database(folder: Path, files: Sequence[Path]) -> "Iterator[duckdb.DuckDBPyCo
         allowed = ", ".join(quoted(str(path)) for path in files)
         connection.execute(
             # Instants with a zone become plain ones in the session's: the machine's own must not decide.
-            f"SET TimeZone = 'UTC'; SET memory_limit = '{MEMORY_LIMIT}'; SET threads = {THREADS}; SET preserve_insertion_order = false;"
+            "SET TimeZone = 'UTC'; SET preserve_insertion_order = false;"
+            f"SET memory_limit = '{MEMORY_LIMIT}'; SET threads = {THREADS};"
             f"SET temp_directory = {quoted(str(folder / 'spill'))};"
             f"SET allowed_paths = [{allowed}]; SET enable_external_access = false"
         )

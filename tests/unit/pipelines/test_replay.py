@@ -11,7 +11,7 @@ import pytest
 from assets.champion import reference_key
 from assets.decision import Decision
 from assets.door import decision_key
-from assets.drift.asset import decide, drift_report, profile_key_of
+from assets.drift.asset import decide, drift_page, drift_report, profile_key_of
 from assets.drift.reference import Reference, build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
@@ -170,3 +170,22 @@ def test_the_window_is_profiled_and_linked_after_the_alarm_is_out(world: World) 
     assert made.metadata["alarms"].value == "1 alarm in 7 days; open since 2020-01-27T00:00"
     counted = DatasetProfileView.deserialize(world.store.get(key)).to_pandas()
     assert counted["counts/n"].to_dict() == {"answer": 7 * RATE, "temp": 7 * RATE}
+
+
+def test_the_page_of_a_judged_window_is_linked_from_the_report(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assets.drift.asset.page", lambda reference, window, found: found["why"].encode())
+    partitions = dg.WeeklyPartitionsDefinition(START, day_offset=1)
+    model = Model(MODEL, "Who leaves.", ("team:growth",), "customers", FeatureRegistry(()), Path("recipe.py"))
+    resources = {"store": world.store, "lineage": world.lineage, "traffic": world.traffic}
+    asset = drift_page(model, partitions)
+    early = dg.materialize([asset], partition_key="2020-01-20", resources=resources, raise_on_error=False)
+    assert not early.success
+    decision = world.decide(2)
+    done = dg.materialize([asset], partition_key="2020-01-20", resources=resources)
+    (run,) = [run_id for run_id, run in world.lineage.runs.items() if run.kind == "drift_page"]
+    assert world.lineage.runs[run].artifacts == {"evidently.html": decision.why.encode()}
+    link = world.lineage.file_page(MODEL, run, "evidently.html")
+    (made,) = done.asset_materializations_for_node("churn__drift_page")
+    (seen,) = done.asset_observations_for_node("churn__drift_page")
+    assert made.metadata["evidently"].value == seen.metadata["evidently"].value == link
+    assert seen.asset_key.path == [MODEL, "drift_report"]
