@@ -170,3 +170,44 @@ def test_of_a_long_snapshot_every_nth_row_is_profiled(tmp_path: Path) -> None:
     seen = DatasetProfileView.deserialize(profile_file(tmp_path / "a", ["x"])).to_pandas().loc["x"]
     assert seen["counts/n"] == MOST_ROWS
     assert (seen["types/integral"], seen["distribution/min"], seen["distribution/max"]) == (MOST_ROWS, 0, count - 2)
+
+
+VALUES = st.lists(st.one_of(st.none(), st.integers(-50, 50).map(float)), max_size=40)
+
+
+@settings(max_examples=25, deadline=None)
+@given(parts=st.lists(VALUES, min_size=1, max_size=4))
+def test_the_merged_profiles_of_partitions_are_the_profile_of_their_union(parts: list[list[float | None]]) -> None:
+    frames = [pd.DataFrame({"x": pd.Series(part, dtype=float), "w": pd.Series(part, dtype=object)}) for part in parts]
+    words = [frame.assign(w=frame["w"].map(lambda value: None if value is None else f"w{value}")) for frame in frames]
+    union = pd.concat(words, ignore_index=True)
+    found, wanted = (_summary(body) for body in (merged([profile(frame) for frame in words]), profile(union)))
+    exact = ["counts/n", "counts/null", "distribution/min", "distribution/max", "distribution/n"]
+    if union.empty:
+        assert found.empty
+        assert wanted.empty
+        return
+    pd.testing.assert_frame_equal(found[exact], wanted[exact], check_dtype=False)
+    known = np.sort(union["x"].dropna())
+    for name, share in (("distribution/q_25", 0.25), ("distribution/median", 0.5), ("distribution/q_75", 0.75)):
+        if len(known):  # below 128 values a sketch holds them all
+            value = float(str(found.loc["x", name]))
+            assert (known < value).sum() - 1 <= share * len(known) <= (known <= value).sum() + 1
+    assert found.loc["w", "cardinality/est"] == pytest.approx(union["w"].nunique(), abs=0.5)
+
+
+def _summary(body: bytes) -> pd.DataFrame:
+    from whylogs.core.view.dataset_profile_view import DatasetProfileView
+
+    summary: pd.DataFrame = DatasetProfileView.deserialize(body).to_pandas()
+    return summary.sort_index()
+
+
+def test_the_quantiles_of_many_merged_profiles_lie_within_the_sketch_error() -> None:
+    rng = np.random.default_rng(2)
+    parts = [pd.DataFrame({"x": rng.normal(number / 4, 1, 5_000)}) for number in range(8)]
+    known = np.sort(pd.concat(parts)["x"])
+    found = _summary(merged([profile(part) for part in parts])).loc["x"]
+    for name, share in (("q_05", 0.05), ("q_25", 0.25), ("median", 0.5), ("q_95", 0.95)):
+        rank = np.searchsorted(known, found[f"distribution/{name}"]) / len(known)
+        assert rank == pytest.approx(share, abs=2 * 0.01329)  # KLL, k = 200: its rank error, and once more for merging
