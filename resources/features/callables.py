@@ -9,7 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resources.errors import DataError, TrimtabError
+from resources.errors import DataError
 from resources.features.sets import FeatureSet
 
 if TYPE_CHECKING:
@@ -34,41 +34,42 @@ def function_of(feature_set: FeatureSet) -> Callable[..., Any]:
     return function
 
 
-def rows_of(
-    feature_set: FeatureSet, start: datetime, end: datetime, as_of: datetime
-) -> "pa.Table | pa.RecordBatchReader":
-    """What the function gives: a pandas DataFrame, an Arrow table or reader, or an iterable of record batches."""
-    import pandas as pd
-    import pyarrow as pa
+def write_rows(feature_set: FeatureSet, start: datetime, end: datetime, as_of: datetime, file: Path) -> None:
+    """What the function gives, into a Parquet file: it may be a stream, and the query runs through its rows twice.
+
+    A pandas DataFrame, an Arrow table or reader, or an iterator of record batches, in memory a batch at a time.
+    """
+    import pyarrow.parquet as pq
 
     function = function_of(feature_set)
     asked = {"start": start, "end": end, "as_of": as_of}
     try:
         given = function(**{name: instant.astimezone(UTC) for name, instant in asked.items()})
-        if isinstance(given, pd.DataFrame):
-            return pa.Table.from_pandas(given, preserve_index=False)
-        if isinstance(given, pa.Table | pa.RecordBatchReader):
-            return given
-        if isinstance(given, Iterator):
-            return _reader(given)
-    except TrimtabError:
-        raise
+        batches = _batches(given)
+        if batches is not None and (first := next(batches, None)) is not None:
+            with pq.ParquetWriter(file, first.schema, compression="zstd") as writer:
+                writer.write_batch(first)
+                for batch in batches:
+                    writer.write_batch(batch)
+            return
     except Exception as error:
         what = f"{feature_set.file}: python {feature_set.python} raised {type(error).__name__}: {error}"
         raise DataError(f"{what}: correct the function, or what it reads") from error
+    if batches is not None:
+        raise DataError(f"{feature_set.file}: python {feature_set.python} yielded no batch: yield one without rows")
     remedy = "gives no table: return a pandas DataFrame, an Arrow table or reader, or yield Arrow record batches"
     raise feature_set.flaw("python", type(given).__name__, remedy)
 
 
-def _reader(batches: Iterator[Any]) -> "pa.RecordBatchReader":
-    import itertools
-
+def _batches(given: Any) -> "Iterator[pa.RecordBatch] | None":
+    import pandas as pd
     import pyarrow as pa
 
-    first = next(batches, None)
-    if first is None:
-        raise DataError("yielded no batch: yield at least one, with no rows if there are none")
-    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
+    if isinstance(given, pd.DataFrame):
+        given = pa.Table.from_pandas(given, preserve_index=False)
+    if isinstance(given, pa.Table):  # one without rows has no batch, but a schema
+        return iter(given.to_batches() or [pa.RecordBatch.from_pylist([], schema=given.schema)])
+    return iter(given) if isinstance(given, pa.RecordBatchReader | Iterator) else None
 
 
 def _module(name: str, folder: Path) -> Any:

@@ -42,15 +42,10 @@ def view(connection: "duckdb.DuckDBPyConnection", source: str, files: Sequence[P
     reader = "read_csv" if files[0].suffix == ".csv" else "read_parquet"
     named = ", ".join(quoted(str(path)) for path in files)
     scan = f"{reader}([{named}]{', union_by_name = true' if len(files) > 1 else ''})"
-    connection.execute(f'CREATE VIEW "{source}" AS {zoneless(connection, scan)}')
-
-
-def zoneless(connection: "duckdb.DuckDBPyConnection", scan: str) -> str:
-    """SELECT all columns of a scan, instants with a zone as plain TIMESTAMPs in UTC."""
     columns = connection.execute(f"DESCRIBE FROM {scan}").fetchall()
     zoned = [f'CAST("{name}" AS TIMESTAMP) AS "{name}"' for name, kind, *_ in columns if kind.endswith("TIME ZONE")]
     replace = f" REPLACE ({', '.join(zoned)})" if zoned else ""
-    return f"SELECT *{replace} FROM {scan}"
+    connection.execute(f'CREATE VIEW "{source}" AS SELECT *{replace} FROM {scan}')
 
 
 def require(feature_set: FeatureSet, given: set[str]) -> None:
@@ -68,22 +63,28 @@ def as_known(feature_set: FeatureSet, rows: str) -> str:
     """The bitemporal query over `rows`, a SELECT. A correction is a later row of the same entity: the last one known
     by then is the row. `_peers` counts rows of an entity that became known at that same instant: one, or it's a flaw.
     A number that is none (NaN) is a missing one.
+
+    The rows are run through twice, for the names of corrected entities are few and the rows are many: a window over
+    whole rows would hold all of them at once.
     """
     features = ", ".join(f'{_cast(column.name, column.type)} AS "{column.name}"' for column in feature_set.columns)
     label = _cast(feature_set.label, "float")
+    entity, known_at = f'"{feature_set.entity}"', f'"{feature_set.known_at}"'
     return f"""
-        WITH known AS (
-            SELECT *, count(*) OVER last AS {PEERS} FROM ({rows})
-            WHERE CAST("{feature_set.known_at}" AS TIMESTAMP) <= $as_of
-            WINDOW last AS (PARTITION BY "{feature_set.entity}" ORDER BY "{feature_set.known_at}" DESC)
-            QUALIFY rank() OVER last = 1
+        WITH known AS NOT MATERIALIZED (SELECT * FROM ({rows}) WHERE CAST({known_at} AS TIMESTAMP) <= $as_of),
+        told AS (SELECT {entity} AS _entity, {known_at} AS _at, count(*) AS _rows FROM known GROUP BY ALL),
+        corrected AS (
+            SELECT _entity, max(_at) AS _last, arg_max(_rows, _at) AS {PEERS} FROM told
+            GROUP BY _entity HAVING sum(_rows) > 1
         ), rows AS (
-            SELECT *, CAST("{feature_set.label_known_at}" AS TIMESTAMP) <= $as_of AS _mature FROM known
+            SELECT *, CAST("{feature_set.label_known_at}" AS TIMESTAMP) <= $as_of AS _mature
+            FROM known LEFT JOIN corrected ON {entity} = _entity WHERE _last IS NULL OR {known_at} = _last
         )
-        SELECT CAST("{feature_set.entity}" AS VARCHAR) AS entity,
+        SELECT CAST({entity} AS VARCHAR) AS entity,
             CAST("{feature_set.event_time}" AS TIMESTAMP) AS event_time, {features},
             CASE WHEN _mature THEN {label} END AS "{feature_set.label}",
-            CASE WHEN _mature THEN CAST("{feature_set.label_known_at}" AS TIMESTAMP) END AS label_known_at, {PEERS}
+            CASE WHEN _mature THEN CAST("{feature_set.label_known_at}" AS TIMESTAMP) END AS label_known_at,
+            coalesce({PEERS}, 1) AS {PEERS}
         FROM rows WHERE CAST("{feature_set.event_time}" AS TIMESTAMP) >= $start
             AND CAST("{feature_set.event_time}" AS TIMESTAMP) < $end
         ORDER BY event_time, entity

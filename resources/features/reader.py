@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from resources.errors import DataError, NotFound, SpecError
-from resources.features.callables import rows_of
-from resources.features.query import PEERS, as_known, bounds, database, require, utc_schema, view, zoneless
+from resources.features.callables import write_rows
+from resources.features.query import PEERS, as_known, bounds, database, require, utc_schema, view
 from resources.features.sets import FeatureSet
 from resources.features.statement import refused
 from resources.store import Store
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-# Rows that are in memory at once, and a row group of a snapshot.
-BATCH_ROWS = 131_072
+# Rows that cross from DuckDB at once: of fifty columns some megabytes.
+BATCH_ROWS = 16_384
 GIVEN = "_given"
 
 
@@ -46,15 +46,13 @@ def opened(feature_set: FeatureSet, store: Store, start: datetime, end: datetime
     asked = bounds(start, end, as_of)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="trimtab-sources-")))
-        files = {source: _fetch(feature_set, store, source, folder) for source in feature_set.sources}
-        connection = stack.enter_context(database(folder, [path for paths in files.values() for path in paths]))
         if feature_set.python:
-            with _told(feature_set):
-                connection.register(GIVEN, rows_of(feature_set, start, end, as_of))
-                rows = zoneless(connection, GIVEN)
-                require(feature_set, columns_of(connection, rows))
+            files = {GIVEN: [folder / f"{GIVEN}.parquet"]}
+            write_rows(feature_set, start, end, as_of, *files[GIVEN])
         else:
-            rows = _selected(feature_set, connection, files)
+            files = {source: _fetch(feature_set, store, source, folder) for source in feature_set.sources}
+        connection = stack.enter_context(database(folder, [path for paths in files.values() for path in paths]))
+        rows = _selected(feature_set, connection, files)
         with _told(feature_set):
             reader = connection.sql(as_known(feature_set, rows), params=asked).to_arrow_reader(BATCH_ROWS)
         yield Rows(utc_schema(reader.schema), _checked(feature_set, reader))
@@ -86,7 +84,7 @@ def _selected(
     with _told(feature_set):
         for source, paths in files.items():
             view(connection, source, paths)
-    rows = feature_set.sql.strip().rstrip(";")
+    rows = feature_set.sql.strip().rstrip(";") or f'SELECT * FROM "{GIVEN}"'
     with _told(feature_set, own_lines=True):
         require(feature_set, columns_of(connection, rows))
     return rows

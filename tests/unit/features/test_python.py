@@ -1,7 +1,7 @@
 """Feature sets whose rows come from a Python function: the same schema, the same promises about time."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,14 @@ def test_a_function_and_sql_over_the_same_rows_give_the_same(of: list[tuple[str,
     pd.testing.assert_frame_equal(ours, read(sql, stored(frame), hour(0), hour(9), hour(as_of)))
 
 
+@pytest.mark.parametrize("form", ["frame", "table"])
+def test_no_rows_are_an_answer_too(form: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    giving(monkeypatch, lambda *_: FORMS[form](rows()))
+    frame = read(visits(tmp_path / "features.yaml"), MemoryStore(), hour(0), hour(5), hour(4))
+    assert frame.empty
+    assert list(frame) == ["entity", "event_time", "value", "bought", "label_known_at"]
+
+
 def test_the_function_is_asked_for_the_span_in_utc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
 
@@ -150,10 +158,16 @@ def broken(*_: Any) -> Any:
     raise KeyError("warehouse")
 
 
+def breaking_off(*_: Any) -> Iterator[pa.RecordBatch]:
+    yield from pa.Table.from_pandas(rows(("a", 1, 1, 5.0)), preserve_index=False).to_batches()
+    raise ConnectionError("the warehouse went away")
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
         (broken, DataError, "raised KeyError: 'warehouse'"),
+        (breaking_off, DataError, "raised ConnectionError: the warehouse went away"),
         (lambda *_: [1, 2], SpecError, "gives no table"),
         (lambda *_: rows(("a", 1, 1, 5.0)).drop(columns="value"), SpecError, "the function does not give it"),
         (lambda *_: rows(("a", 1, 1, 5.0)).assign(value="many"), DataError, "Could not convert"),
