@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # DuckDB spills to disk beyond it. With what Arrow and Parquet hold beside it, a snapshot of any size stays below 2 GB.
-MEMORY_LIMIT = "900MB"
+MEMORY_LIMIT = "700MB"
 THREADS = 2
 PEERS = "_peers"
 _SQL_TYPES: Mapping[str, str] = {"string": "VARCHAR", "float": "DOUBLE", "int": "BIGINT", "bool": "BOOLEAN"}
