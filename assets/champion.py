@@ -24,13 +24,16 @@ def reference_key(model: str, version: int | str) -> str:
 def champion(model: str, lineage: Lineage, store: Store) -> Champion | None:
     """The version with the alias champion; None before the first release."""
     registered = lineage.version_of(model, "champion")
-    if registered is None:
-        return None
+    return None if registered is None else champion_version(model, registered.version, store, registered.run_id)
+
+
+def champion_version(model: str, version: int, store: Store, run_id: str = "") -> Champion:
+    """A version that serves, or served when a past decision is asked for again."""
     try:
-        reference = store.get(reference_key(model, registered.version))
+        reference = store.get(reference_key(model, version))
     except NotFound as error:
-        raise NotFound(f"{error}: version {registered.version} was registered without a reference") from error
-    return Champion(registered.version, registered.run_id, reference)
+        raise NotFound(f"{error}: version {version} was registered without a reference") from error
+    return Champion(version, run_id, reference)
 
 
 def challenger_of(model: str, lineage: Lineage) -> RegisteredVersion:

@@ -123,9 +123,13 @@ def number(value: float | None) -> str:
 
 
 def check_results(
-    context: dg.AssetExecutionContext, decision: Decision, names: Sequence[str]
+    context: dg.AssetExecutionContext,
+    decision: Decision,
+    names: Sequence[str],
+    notes: Mapping[str, str] | None = None,
 ) -> Iterator[dg.AssetCheckResult]:
-    """One check a piece of evidence. Only PASS passes; only FAIL is an error, the rest are warnings."""
+    """One check a piece of evidence. Only PASS passes; only FAIL is an error, the rest are warnings. notes: metadata
+    of those that failed."""
     found = {item.name: item for item in decision.evidence}
     for name in names:
         item = found.get(name)
@@ -133,6 +137,7 @@ def check_results(
         why = item.why if item else "not judged in this decision"
         metadata: dict[str, Any] = {"verdict": verdict.name, "why": why, "partition": context.partition_key}
         metadata["as_of"] = decision.as_of.isoformat()
+        metadata |= dict(notes or {}) if verdict is Verdict.FAIL else {}
         if item and item.statistic is not None:
             metadata["statistic"] = round(float(item.statistic), 6)
         if item and item.threshold is not None:

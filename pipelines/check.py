@@ -7,8 +7,10 @@ from pathlib import Path
 from assets.recipe import load_recipe
 from pipelines.factory import partitions_by_cadence
 from pipelines.spec import ModelSpec, load_spec
-from resources.errors import SpecError
-from resources.features import FeatureRegistry, FeatureSet
+from resources.errors import SpecError, TrimtabError
+from resources.features import FeatureRegistry, FeatureSet, function_of, names_given, sources_given
+from resources.store import Store
+from resources.yaml_lines import located
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,11 @@ class Checked:
     summary: str = ""
 
 
-def check(models: Path) -> list[Checked]:
-    """Every `*/model.yaml` of a folder, each flaw found, not only the first. `SpecError` when there is no model."""
+def check(models: Path, store: Store | None = None) -> list[Checked]:
+    """Every `*/model.yaml` of a folder, each flaw found, not only the first. `SpecError` when there is no model.
+
+    store: where the source tables lie, if the SQL is to be held against what they really have.
+    """
     files = sorted(models.glob("*/model.yaml"))
     if not files:
         raise SpecError(models, "--models", str(models), "holds no */model.yaml: `trimtab new` makes one")
@@ -35,16 +40,17 @@ def check(models: Path) -> list[Checked]:
             continue
         together = list(_together(file, spec, specs))
         specs.append(spec)
-        checked.append(_model(file, spec, together))
+        checked.append(_model(file, spec, together, store))
     return checked
 
 
-def _model(file: Path, spec: ModelSpec, together: list[SpecError]) -> Checked:
+def _model(file: Path, spec: ModelSpec, together: list[SpecError], store: Store | None) -> Checked:
     flaws = list(together)
     features: FeatureSet | None = None
     try:
-        features = FeatureRegistry.load(spec.features).resolve(spec.feature_set, spec.start)
-        flaws += _sql(features)
+        registry = FeatureRegistry.load(spec.features)
+        features = registry.resolve(spec.feature_set, spec.start)
+        flaws += [flaw for item in registry.sets if item.name == spec.feature_set for flaw in _rows(item, store)]
     except SpecError as error:
         flaws.append(error)
     try:
@@ -54,7 +60,7 @@ def _model(file: Path, spec: ModelSpec, together: list[SpecError]) -> Checked:
     if features is not None:
         flaws += _columns(file, spec, features)
     inputs = f"{len(features.columns)} inputs" if features else ""
-    return Checked(file, tuple(flaws), f"{spec.name}: {spec.cadence}, {inputs}")
+    return Checked(file, tuple(map(located, flaws)), f"{spec.name}: {spec.cadence}, {inputs}")
 
 
 def _together(file: Path, spec: ModelSpec, others: list[ModelSpec]) -> Iterator[SpecError]:
@@ -67,18 +73,19 @@ def _together(file: Path, spec: ModelSpec, others: list[ModelSpec]) -> Iterator[
         yield SpecError(file, error.field, error.value, error.remedy)
 
 
-def _sql(features: FeatureSet) -> Iterator[SpecError]:
-    """Its grammar; what it says about tables is known only where the tables are."""
-    import duckdb
-
+def _rows(features: FeatureSet, store: Store | None) -> Iterator[SpecError]:
+    """Whether rows can come from what the set names; all that can be said without running it."""
     try:
-        statements = duckdb.extract_statements(features.sql)
-    except duckdb.Error as error:
-        yield SpecError(features.file, "sql", features.name, f"DuckDB refuses it: {error}")
-        return
-    if [item.type for item in statements] != [duckdb.StatementType.SELECT]:
-        kinds = ", ".join(item.type.name for item in statements)
-        yield SpecError(features.file, "sql", kinds, "has to be one SELECT and nothing else")
+        if features.python:
+            function_of(features)
+        else:
+            names_given(features)
+            if store is not None:
+                sources_given(features, store)
+    except SpecError as error:
+        yield error
+    except TrimtabError as error:
+        yield features.flaw("sources", list(features.sources), str(error))
 
 
 def _columns(file: Path, spec: ModelSpec, features: FeatureSet) -> Iterator[SpecError]:

@@ -21,6 +21,7 @@ from pipelines import (
     commands_profile,
     commands_shadow,
 )
+from pipelines.commands_ack import ack
 from pipelines.commands_drift import drift
 from pipelines.demo.damage import KINDS
 from resources.errors import StackError, TrimtabError
@@ -28,7 +29,7 @@ from resources.errors import StackError, TrimtabError
 # Commands in the order in which people need them.
 ORDER = (
     *("demo", "up", "status", "new", "check", "source", "launch", "drift", "shadow", "rollout", "rollback", "down"),
-    *("profile", "sign", "verify", "doctor"),
+    *("ack", "profile", "sign", "verify", "doctor"),
 )
 
 
@@ -188,7 +189,7 @@ def down(home: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("purpose", type=click.Choice(["watch", "improve", "release"]))
+@click.argument("purpose", type=click.Choice(["watch", "improve", "release", "page"]))
 @click.argument("model")
 @click.option("--partition", required=True, help="Key of the partition, as Dagster shows it: 2013-02-01.")
 @click.option("--no-wait", is_flag=True, help="Return once the run is queued.")
@@ -201,6 +202,7 @@ def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path, 
     watch     snapshot and drift check
     improve   shadow, retrain, profile, canary: each only when the one before passed
     release   retrain, profile, canary: a first version
+    page      the Evidently report of a window that was judged
 
     \b
     Example
@@ -285,6 +287,7 @@ for _command in (commands_canary.rollout, commands_canary.rollback):
 
 
 main.add_command(drift)
+main.add_command(ack)
 
 
 def _interrupt(_number: int, _frame: object) -> None:

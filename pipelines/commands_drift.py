@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from assets.drift.alarms import sentence
 from resources.errors import NotFound
 from resources.store import Store
 
@@ -84,6 +85,8 @@ def page(record: Mapping[str, Any]) -> Iterator[str]:
         known = "no label yet" if measured is None else f"{_number(measured)} by labels"
         yield ""
         yield f"  mean loss: {_number(guess['brier'])} if the answers are true (blind to concept drift); {known}"
+    if details.get("alarms"):
+        yield f"  {sentence(details['alarms'])}"
 
 
 def _number(value: float | None) -> str:

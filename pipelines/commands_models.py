@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from resources.errors import SpecError
+from resources.store import Store
 
 
 def _own_models() -> Path:
@@ -80,19 +81,22 @@ def new(
 
 @click.command()
 @models_folder
+@click.option("--sources", type=click.Path(file_okay=False, path_type=Path), metavar="HOME",
+              help="Home of a running stack, as .trimtab: hold the SQL against its source tables too.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON document on standard output.")
-def check(models: Path, as_json: bool) -> None:
+def check(models: Path, sources: Path | None, as_json: bool) -> None:
     """Check every model folder: specs, feature sets, recipes, and whether they go together.
 
-    Exit code 0 when all hold, else 1; each flaw names file, field, value and remedy.
+    Exit code 0 when all hold, else 1; each flaw names file, line, field, value and remedy.
     """
     from pipelines.check import check as look
 
-    found = look(models)
+    found = look(models, _store(sources) if sources else None)
     if as_json:
         flaws = {
             str(item.file): [
-                {"file": f.file, "field": f.field, "value": repr(f.value), "remedy": f.remedy} for f in item.flaws
+                {"file": f.file, "line": f.line, "field": f.field, "value": repr(f.value), "remedy": f.remedy}
+                for f in item.flaws
             ]
             for item in found
         }
@@ -122,18 +126,23 @@ def source(name: str, file: Path, home: Path) -> None:
     """
     import pyarrow.parquet as pq
 
-    from pipelines import local
     from pipelines.draft import read_table
-    from pipelines.environments import enter, ports
 
     table = read_table(file)
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
-    store = ports(enter(local.stack_environment(local.read_addresses(home), home))).store
+    store = _store(home)
     key = f"raw/{_name(name)}.parquet"
     held = store.pointer(key)
     store.swap(key, sink.getvalue(), held.etag if held else None)
     click.echo(f"{key}: {table.num_rows} rows")
+
+
+def _store(home: Path) -> Store:
+    from pipelines import local
+    from pipelines.environments import enter, ports
+
+    return ports(enter(local.stack_environment(local.read_addresses(home), home))).store
 
 
 def _name(model: str) -> str:

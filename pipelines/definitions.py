@@ -6,6 +6,7 @@ from pipelines.environments import environment, ports
 from pipelines.factory import build_model_defs, partitions_by_cadence
 from pipelines.jobs import build_jobs
 from pipelines.live_sensor import build_live_sensor
+from pipelines.page_sensor import build_page_sensor
 from pipelines.resume import build_resume_sensor
 from pipelines.schedules import build_schedules
 from pipelines.sensors import build_drift_sensor
@@ -25,6 +26,7 @@ def defs() -> dg.Definitions:
         sensors=[
             build_drift_sensor(specs, partitions, jobs, where.max_loops),
             build_live_sensor(specs, partitions, jobs),
+            build_page_sensor(specs, jobs),
             build_resume_sensor(specs, jobs),
         ]
         if specs

@@ -6,7 +6,7 @@ from datetime import timedelta
 import dagster as dg
 
 from assets.canary.asset import canary_rollout
-from assets.drift.asset import drift_report
+from assets.drift.asset import drift_page, drift_report
 from assets.fallback.asset import fallback_copy
 from assets.model import Model
 from assets.profile.asset import serving_profile
@@ -20,6 +20,7 @@ from resources.features import FeatureRegistry
 WATCH = ("feature_snapshot", "drift_report")
 IMPROVE = ("shadow_evaluation", "candidate_model", "serving_profile", "canary_rollout")
 RELEASE = IMPROVE[1:]
+PAGE = ("drift_page",)
 FALLBACK = "fallback_copy"
 
 
@@ -35,6 +36,7 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
         assets=[
             feature_snapshot(model, partitions),
             drift_report(model, partitions, spec.drift, timedelta(hours=spec.label_delay_hours)),
+            drift_page(model, partitions),
             shadow_evaluation(model, partitions, spec.shadow, lookback, spec.training.seed),
             candidate_model(model, partitions, spec.training, spec.drift, spec.canary.coverage.cells),
             serving_profile(model, partitions, spec.profile),

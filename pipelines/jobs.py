@@ -5,12 +5,13 @@ from collections.abc import Iterable
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from pipelines.factory import IMPROVE, RELEASE, WATCH, rooms_of
+from pipelines.factory import IMPROVE, PAGE, RELEASE, WATCH, rooms_of
 from pipelines.spec import ModelSpec
 
 PURPOSES = {
     "watch": (WATCH, "Snapshot and drift check of one partition."),
     "improve": (IMPROVE, "From an alarm to a promoted challenger, or to the record of why not."),
+    "page": (PAGE, "The Evidently report of a window that was judged."),
     "release": (RELEASE, "Retrain, profile and roll out without asking whether it pays: a first version."),
 }
 

@@ -14,9 +14,12 @@ from dagster._core.storage.asset_check_execution_record import (
 )
 
 from assets.door import AS_OF_TAG
+from assets.drift.alarms import acknowledgement_key
 from pipelines.factory import IMPROVE, rooms_of
 from pipelines.jobs import job_name, keys
 from pipelines.spec import ModelSpec
+from resources.errors import NotFound
+from resources.store import Store
 
 ALARMS = ("inputs", "harm")
 EVALUATED = (AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED)
@@ -31,12 +34,14 @@ ACTIVE = [
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A failed drift check: its place in the event log, its partition, and the instant if that was before its end."""
+    """A failed drift check: its place in the event log, its partition, the instant if that was before its end, and
+    when the alarm opened that it belongs to."""
 
     record: int
     check: str
     partition: str
     as_of: str = ""
+    opened: str = ""
 
 
 def evaluated(
@@ -60,8 +65,20 @@ def alarm_in(check: str, record: AssetCheckExecutionRecord | None) -> Alarm | No
     evaluation = event.asset_check_evaluation_data
     if evaluation.passed or evaluation.severity is not dg.AssetCheckSeverity.ERROR:
         return None
-    as_of = evaluation.metadata.get("as_of")
-    return Alarm(record.id, check, str(evaluation.metadata["partition"].value), str(as_of.value) if as_of else "")
+    as_of, opened = (
+        str(evaluation.metadata[name].value) if name in evaluation.metadata else "" for name in ("as_of", "alarm")
+    )
+    return Alarm(record.id, check, str(evaluation.metadata["partition"].value), as_of, opened)
+
+
+def acknowledged(store: Store, model: str, alarm: Alarm) -> str | None:
+    """Why a person silenced the alarm; None if nobody did."""
+    if not alarm.opened:
+        return None
+    try:
+        return str(json.loads(store.get(acknowledgement_key(model, alarm.opened)))["reason"])
+    except NotFound:
+        return None
 
 
 def cooled_down(last: str | None, at: datetime, cooldown: timedelta) -> bool:
@@ -107,7 +124,7 @@ def build_drift_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="A failed drift check (inputs or harm) starts shadow, retrain, profile and canary of that model.",
     )
-    def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+    def sensor(context: dg.SensorEvaluationContext, store: dg.ResourceParam[Store]) -> dg.SensorResult:
         cursor: dict[str, dict[str, str]] = json.loads(context.cursor or "{}")
         check_keys = {
             (spec.name, check): dg.AssetCheckKey(dg.AssetKey([spec.name, "drift_report"]), check)
@@ -132,6 +149,9 @@ def build_drift_sensor(
                 held.append(f"{spec.name}: a loop is running")
             elif not cooled_down(seen.get("at"), at, timedelta(hours=spec.cooldown_hours)):
                 held.append(f"{spec.name}: in cooldown since {seen['at']}")
+            elif reason := acknowledged(store, spec.name, alarm):
+                context.log.info(f"{spec.name}: the alarm since {alarm.opened} is acknowledged: {reason}")
+                cursor[spec.name] = {**seen, "record": str(alarm.record)}
             else:
                 waiting.append(Waiting(spec, alarm, at))
         starting, later = chosen(waiting, len(running or ()), max_loops)

@@ -5,7 +5,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from assets.canary.settings import CanarySettings
@@ -15,6 +14,7 @@ from assets.profile.settings import ProfileSettings
 from assets.retrain.settings import TrainingSettings
 from assets.shadow.settings import ShadowSettings
 from resources.errors import SpecError
+from resources.yaml_lines import documents, line_of
 
 
 class ModelSpec(BaseModel):
@@ -66,18 +66,17 @@ class ModelSpec(BaseModel):
 
 def load_spec(file: Path) -> ModelSpec:
     """Read one `model.yaml`. `SpecError` names file, field, value and remedy."""
+    found = documents(file)
+    if len(found) != 1 or not isinstance(found[0].value, dict):
+        raw = [item.value for item in found]
+        raise SpecError(file, "(file)", raw, "must be a mapping of fields, one document: start with 'name: ...'")
     try:
-        raw = yaml.safe_load(file.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise SpecError(file, "(file)", "", f"cannot be read as YAML: {error}") from error
-    if not isinstance(raw, dict):
-        raise SpecError(file, "(file)", raw, "must be a mapping of fields: start with 'name: ...'")
-    try:
-        spec = ModelSpec.model_validate(raw)
+        spec = ModelSpec.model_validate(found[0].value)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "(file)"
-        raise SpecError(file, field, first.get("input"), _remedy(first)) from error
+        value = None if first["type"] == "missing" else first.get("input")
+        raise SpecError(file, field, value, _remedy(first), line_of(found[0].lines, field)) from error
     return spec.model_copy(update={"features": file.parent / spec.features, "recipe": file.parent / spec.recipe})
 
 

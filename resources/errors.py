@@ -27,9 +27,9 @@ class TrimtabError(Exception):
 class SpecError(TrimtabError):
     """A file people wrote is wrong."""
 
-    def __init__(self, file: object, field: str, value: object, remedy: str) -> None:
-        super().__init__(f"{file}: {field} = {value!r}: {remedy}")
-        self.file, self.field, self.value, self.remedy = str(file), field, value, remedy
+    def __init__(self, file: object, field: str, value: object, remedy: str, line: int | None = None) -> None:
+        super().__init__(f"{file}{'' if line is None else f':{line}'}: {field} = {value!r}: {remedy}")
+        self.file, self.field, self.value, self.remedy, self.line = str(file), field, value, remedy, line
 
 
 class DataError(TrimtabError):

@@ -185,6 +185,12 @@ class Lineage:
         """Where people read a run."""
         return f"{self._public}/#/runs/{run_id}"
 
+    def file_page(self, model: str, run_id: str, path: str) -> str:
+        """Where people see an artifact of a run."""
+        with self._mapped(f"experiment of {model}"):
+            experiment = self._experiment(model)
+        return f"{self._public}/#/experiments/{experiment}/runs/{run_id}/artifacts/{path}"
+
     def model_page(self, model: str, version: int) -> str:
         """Where people read a version."""
         return f"{self._public}/#/models/{model}/versions/{version}"

@@ -3,16 +3,22 @@
 Objects are immutable (If-None-Match); the few mutable pointers move by compare-and-swap (If-Match).
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from resources.errors import Conflict, NotFound, StoreError
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +35,14 @@ class Store(Protocol):
     def put(self, key: str, body: bytes) -> None:
         """Write once. The same bytes again are harmless; other bytes raise `Conflict`."""
 
+    def put_file(self, key: str, path: Path) -> None:
+        """As `put`, from a file of any size that need not fit into memory."""
+
     def get(self, key: str) -> bytes:
         """The object's bytes; `NotFound` without one."""
+
+    def fetch(self, key: str, path: Path) -> None:
+        """The object's bytes into a file; `NotFound` without one, and no file then."""
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
         """Keys under a prefix in lexical order, those later than `after` only."""
@@ -52,6 +64,8 @@ class S3Store:
     bucket: str
     endpoint: str | None = None
     region: str = "us-east-1"
+    part_bytes: int = 64 << 20
+    """Files above it travel in parts of this size, at least S3's 5 MiB."""
 
     @cached_property
     def client(self) -> "S3Client":
@@ -87,6 +101,54 @@ class S3Store:
     def get(self, key: str) -> bytes:
         with _mapped(key):
             return self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read()
+
+    def put_file(self, key: str, path: Path) -> None:
+        try:
+            with _mapped(key):
+                if path.stat().st_size <= self.part_bytes:
+                    with path.open("rb") as body:
+                        self.client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
+                else:
+                    self._put_parts(key, path)
+        except Conflict:
+            with path.open("rb") as body:
+                own = hashlib.file_digest(body, "sha256").hexdigest()
+            if self._digest(key) != own:
+                raise Conflict(f"{key} is immutable and holds other bytes: write under another key") from None
+
+    def fetch(self, key: str, path: Path) -> None:
+        with _mapped(key):
+            body = self.client.get_object(Bucket=self.bucket, Key=key)["Body"]
+            with path.open("wb") as file:
+                for chunk in body.iter_chunks(_CHUNK):
+                    file.write(chunk)
+
+    def _put_parts(self, key: str, path: Path) -> None:
+        if self.keys(key)[:1] == [key]:  # gigabytes need not travel to be refused
+            raise Conflict(key)
+        upload = self.client.create_multipart_upload(Bucket=self.bucket, Key=key)["UploadId"]
+        try:
+            parts: list[CompletedPartTypeDef] = []
+            with path.open("rb") as file:
+                while body := file.read(self.part_bytes):
+                    number = len(parts) + 1
+                    done = self.client.upload_part(
+                        Bucket=self.bucket, Key=key, UploadId=upload, PartNumber=number, Body=body
+                    )
+                    parts.append({"PartNumber": number, "ETag": done["ETag"]})
+            self.client.complete_multipart_upload(
+                Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+            )
+        except BaseException:
+            self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
+            raise
+
+    def _digest(self, key: str) -> str:
+        found = hashlib.sha256()
+        with _mapped(key):
+            for chunk in self.client.get_object(Bucket=self.bucket, Key=key)["Body"].iter_chunks(_CHUNK):
+                found.update(chunk)
+        return found.hexdigest()
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
         found: list[str] = []

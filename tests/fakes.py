@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from pathlib import Path
 
 from resources.errors import Conflict, GatewayError, NotFound, StoreError
 from resources.gateway import Split, validate
@@ -30,6 +31,12 @@ class MemoryStore:
             if key not in self.objects:
                 raise NotFound(f"{key}: no such object")
             return self.objects[key]
+
+    def put_file(self, key: str, path: Path) -> None:
+        self.put(key, path.read_bytes())
+
+    def fetch(self, key: str, path: Path) -> None:
+        path.write_bytes(self.get(key))
 
     def keys(self, prefix: str, after: str = "") -> list[str]:
         with self.lock:

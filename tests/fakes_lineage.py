@@ -118,6 +118,9 @@ class MemoryLineage:
     def page(self, run_id: str) -> str:
         return f"http://lineage.test/#/runs/{run_id}"
 
+    def file_page(self, model: str, run_id: str, path: str) -> str:
+        return f"http://lineage.test/#/experiments/{model}/runs/{run_id}/artifacts/{path}"
+
     def model_page(self, model: str, version: int) -> str:
         return f"http://lineage.test/#/models/{model}/versions/{version}"
 

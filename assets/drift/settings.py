@@ -1,11 +1,14 @@
 """What a person may choose about drift. Defaults: statistics.md, sections 1 and 2."""
 
+import math
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from assets.drift.budget import levels
 from assets.drift.calendar import When, tag_of
 
 
@@ -48,6 +51,14 @@ class DriftSettings(BaseModel):
     harm_unit: Literal["block", "request"] = Field(
         default="block",
         description="What is one observation of the loss: a block's mean (labels of a day share it) or a label.",
+    )
+    alarms_per_year: float | None = Field(
+        default=None,
+        gt=0,
+        description="At most so many false alarms a year over all features. Sets alpha and arl_days: leave them out.",
+    )
+    evidently_report: Literal["always", "on_alarm", "never"] = Field(
+        default="on_alarm", description="After which checks an Evidently report is drawn, beside the loop."
     )
     quiet_weight: float = Field(
         default=0.1, gt=0, le=1, description="Weight of harm evidence while the inputs do not drift."
@@ -106,6 +117,33 @@ class DriftSettings(BaseModel):
     def word(self) -> str:
         """What people call a block."""
         return {"D": "day", "1D": "day", "h": "hour", "1h": "hour"}.get(self.block, f"{self.block} block")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _budgeted(cls, given: Any) -> Any:
+        """The levels that an alarm budget asks for, in place of the budget's silence about them."""
+        if not isinstance(given, Mapping) or given.get("alarms_per_year") is None:
+            return given
+        probe = cls.model_validate({name: value for name, value in given.items() if name != "alarms_per_year"})
+        try:
+            budget = float(given["alarms_per_year"])
+        except (TypeError, ValueError):
+            return given  # the field says what is wrong with it
+        if not 0 < budget < math.inf:
+            return given
+        found = levels(budget, probe.block_length, probe.persistence_hits, probe.persistence_of)
+        derived = {"alpha": found.alpha, "arl_days": found.arl_days}
+        for name, value in derived.items():
+            # Settings that are read back hold both: what a budget gives is no contradiction to it.
+            if name in given and not math.isclose(float(given[name]), value, rel_tol=1e-9):
+                raise ValueError(f"alarms_per_year sets {name} ({value:.4g}): leave {name} out")
+        if found.history > probe.history_cap:
+            raise ValueError(
+                f"alarms_per_year {budget:g} needs a history of {found.history} blocks of {probe.block} and "
+                f"history_cap is {probe.history_cap}: raise history_cap, persistence ({probe.persistence_hits} of "
+                f"{probe.persistence_of}) or the budget"
+            )
+        return {**given, **derived}
 
     @model_validator(mode="after")
     def _consistent(self) -> "DriftSettings":

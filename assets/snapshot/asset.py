@@ -1,8 +1,12 @@
 """The snapshot room's door."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import dagster as dg
@@ -10,10 +14,21 @@ import pandas as pd
 
 from assets.door import interval, room
 from assets.model import Model
-from assets.snapshot.manifest import manifest, snapshot_parquet
-from assets.snapshot.profile import profile
-from resources.features import FeatureSet, read
+from assets.snapshot.manifest import manifest, write_snapshot
+from assets.snapshot.profile import profile_file
+from resources.features import FeatureSet, opened
 from resources.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A snapshot that the store keeps. file: its Parquet file on this machine, for as long as the block lasts."""
+
+    features: FeatureSet
+    key: str
+    digest: str
+    manifest: dict[str, Any]
+    file: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +42,31 @@ class Snapshot:
     manifest: dict[str, Any]
 
 
-def take(model: Model, store: Store, start: datetime, end: datetime, as_of: datetime) -> Snapshot:
-    """Read, write once under the digest of the bytes, and describe. The same rows are the same snapshot."""
+@contextmanager
+def keeping(model: Model, store: Store, start: datetime, end: datetime, as_of: datetime) -> Iterator[Kept]:
+    """Read, write once under the digest of the bytes, and describe. The same rows are the same snapshot.
+
+    Rows stream from the sources through a file into the store: memory does not grow with their number.
+    """
     features = model.registry.resolve(model.feature_set, as_of)
-    frame = read(features, store, start, end, as_of)
-    body = snapshot_parquet(frame)
-    about = manifest(frame, body, features.name, features.version, start, end, as_of, features.label)
-    home = f"features/{features.name}/{features.version}"
-    key = f"{home}/{about['digest']}.parquet"
-    store.put(key, body)
-    span = "_".join(f"{at:%Y%m%dT%H%MZ}" for at in (start, end, as_of))
-    store.put(f"{home}/manifests/{span}.json", json.dumps(about, sort_keys=True, indent=1).encode())
-    return Snapshot(frame, features, key, about["digest"], about)
+    with TemporaryDirectory(prefix="trimtab-snapshot-") as folder:
+        file = Path(folder) / "snapshot.parquet"
+        with opened(features, store, start, end, as_of) as rows:
+            contents = write_snapshot(rows.batches, rows.schema, features.label, file)
+        about = manifest(contents, features.name, features.version, start, end, as_of, features.label)
+        home = f"features/{features.name}/{features.version}"
+        key = f"{home}/{contents.digest}.parquet"
+        store.put_file(key, file)
+        span = "_".join(f"{at:%Y%m%dT%H%MZ}" for at in (start, end, as_of))
+        store.put(f"{home}/manifests/{span}.json", json.dumps(about, sort_keys=True, indent=1).encode())
+        yield Kept(features, key, contents.digest, about, file)
+
+
+def take(model: Model, store: Store, start: datetime, end: datetime, as_of: datetime) -> Snapshot:
+    """Keep a snapshot and hold its rows in memory, for rooms that fit on them."""
+    with keeping(model, store, start, end, as_of) as kept:
+        frame = pd.read_parquet(kept.file)
+    return Snapshot(frame, kept.features, kept.key, kept.digest, kept.manifest)
 
 
 def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.AssetsDefinition:
@@ -53,26 +81,30 @@ def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.As
     )
     def asset(context: dg.AssetExecutionContext, store: dg.ResourceParam[Store]) -> dg.MaterializeResult:
         span = interval(context)
-        snapshot = take(model, store, span.start, span.end, span.as_of)
-        profile_key = snapshot.key.removesuffix(".parquet") + ".whylogs.bin"
-        if not store.keys(profile_key):
-            # A whylogs profile carries its creation time: written once, it belongs to the snapshot.
-            store.put(profile_key, profile(snapshot.frame[list(snapshot.features.features)]))
-        nulls = snapshot.manifest["null_rates"]
+        with keeping(model, store, span.start, span.end, span.as_of) as kept:
+            profile_key = kept.key.removesuffix(".parquet") + ".whylogs.bin"
+            if not store.keys(profile_key):
+                # A whylogs profile carries its creation time: written once, it belongs to the snapshot.
+                store.put(profile_key, profile_file(kept.file, list(kept.features.features)))
         return dg.MaterializeResult(
-            data_version=dg.DataVersion(snapshot.digest),
-            metadata={
-                "dagster/row_count": len(snapshot.frame),
-                "dagster/column_schema": dg.TableSchema(
-                    [dg.TableColumn(c.name, c.type, description=c.description) for c in snapshot.features.columns]
-                ),
-                "uri": snapshot.key,
-                "profile": profile_key,
-                "feature_set": f"{snapshot.features.name} {snapshot.features.version}",
-                "as_of": dg.MetadataValue.timestamp(span.as_of),
-                "largest_null_rate": round(max(nulls.values(), default=0.0), 4),
-                "null_rates": dg.MetadataValue.json({name: round(rate, 4) for name, rate in nulls.items()}),
-            },
+            data_version=dg.DataVersion(kept.digest), metadata=_metadata(kept, profile_key, span.as_of)
         )
 
     return asset
+
+
+def _metadata(kept: Kept, profile_key: str, as_of: datetime) -> dict[str, Any]:
+    nulls = kept.manifest["null_rates"]
+    return {
+        "dagster/row_count": kept.manifest["rows"],
+        "dagster/column_schema": dg.TableSchema(
+            [dg.TableColumn(c.name, c.type, description=c.description) for c in kept.features.columns]
+        ),
+        "uri": kept.key,
+        "profile": profile_key,
+        "feature_set": f"{kept.features.name} {kept.features.version}",
+        "as_of": dg.MetadataValue.timestamp(as_of),
+        "largest_null_rate": round(max(nulls.values(), default=0.0), 4),
+        "null_rates": dg.MetadataValue.json({name: round(rate, 4) for name, rate in nulls.items()}),
+        "infinite": dg.MetadataValue.json(kept.manifest["infinite"]),
+    }

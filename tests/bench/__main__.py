@@ -4,11 +4,12 @@ import json
 import sys
 from pathlib import Path
 
-from tests.bench import canary, drift, loop, profile, retrain, shadow
+from tests.bench import canary, drift, loop, profile, retrain, shadow, snapshot
 from tests.bench.lines import Bench, Line
 
 ROOMS: dict[str, Bench] = {
     "loop": loop.lines,
+    "snapshot": snapshot.lines,
     "drift": drift.lines,
     "shadow": shadow.lines,
     "retrain": retrain.lines,

@@ -105,6 +105,8 @@ def test_every_run_is_one_of_its_own(lineage: Lineage | MemoryLineage, model: st
     ids = {lineage.run(model, "drift", dagster_run_id="d1", metrics={"ks": 0.1}) for _ in range(3)}
     assert len(ids) == 3
     assert all(run_id in lineage.page(run_id) for run_id in ids)
+    for run_id in ids:
+        assert lineage.file_page(model, run_id, "a/b.html").endswith(f"/runs/{run_id}/artifacts/a/b.html")
     assert lineage.model_page(model, 4).endswith(f"/#/models/{model}/versions/4")
 
 

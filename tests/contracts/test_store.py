@@ -1,12 +1,13 @@
 """What every `resources.store.Store` promises, held against the fake and against a real S3."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from resources.errors import Conflict, NotFound
-from resources.store import Store
+from resources.store import S3Store, Store
 from tests.fakes import MemoryStore
 from tests.gateway_stack import running_store
 
@@ -38,6 +39,30 @@ def test_a_missing_object_is_not_found_by_its_name(store: Store) -> None:
     with pytest.raises(NotFound, match="nowhere/a"):
         store.get("nowhere/a")
     assert store.pointer("nowhere/a") is None
+
+
+@pytest.mark.parametrize("size", [0, 3, 13 << 20])
+def test_a_file_of_any_size_is_put_once_and_fetched(store: Store, size: int, tmp_path: Path) -> None:
+    """The real store sends thirteen megabytes in three parts."""
+    if isinstance(store, S3Store):
+        store = replace(store, part_bytes=5 << 20)
+    (tmp_path / "a").write_bytes(bytes(range(256)) * (size // 256) + bytes(size % 256))
+    key = f"file/{size}"
+    store.put_file(key, tmp_path / "a")
+    store.put_file(key, tmp_path / "a")
+    store.fetch(key, tmp_path / "back")
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "a").read_bytes() == store.get(key)
+    (tmp_path / "a").write_bytes(b"other" * (1 + size // 5))
+    with pytest.raises(Conflict, match=key):
+        store.put_file(key, tmp_path / "a")
+    store.fetch(key, tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "back").read_bytes()
+
+
+def test_a_missing_object_leaves_no_file(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="nowhere/a"):
+        store.fetch("nowhere/a", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
 
 
 def test_keys_come_in_order_under_their_prefix_and_after_a_key(store: Store) -> None:

@@ -74,6 +74,6 @@ def test_features_have_their_types_and_only_weather_can_be_missing(
 
 def test_a_month_of_flights_is_read_in_under_a_second(flights: FeatureSet, flights_store: MemoryStore) -> None:
     read(flights, flights_store, YEAR[0], FEBRUARY, as_of=FEBRUARY)  # imports
-    began = time.perf_counter()
+    began = time.process_time()  # what else runs on the machine must not decide
     read(flights, flights_store, YEAR[0], FEBRUARY, as_of=FEBRUARY)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1

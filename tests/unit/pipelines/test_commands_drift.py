@@ -59,3 +59,10 @@ def test_without_a_stack_it_is_one_line(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["drift", "churn", "--partition", "2024-01-05", "--home", str(tmp_path)])
     assert found.exit_code == 1
     assert "no stack was started here" in found.output
+
+
+def test_the_page_says_how_often_alarms_really_came() -> None:
+    record = decision().to_dict()
+    spacing = {"count": 1, "watched_days": 7.0, "days_between": None, "budget_per_year": 3.0, "open": END.isoformat()}
+    said = list(page(record | {"details": record["details"] | {"alarms": spacing}}))
+    assert said[-1] == "  1 alarm in 7 days; budget: 3 false ones a year; open since 2024-01-12T00:00"

@@ -9,10 +9,16 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assets.decision import Decision, Evidence
+from assets.door import decision_key
+from assets.verdict import Verdict
+from pipelines.commands_ack import acknowledge, open_alarm
 from pipelines.factory import partitions_by_cadence
 from pipelines.jobs import build_jobs
-from pipelines.sensors import Alarm, Waiting, build_drift_sensor, chosen, cooled_down
+from pipelines.sensors import Alarm, Waiting, acknowledged, build_drift_sensor, chosen, cooled_down
 from pipelines.spec import ModelSpec
+from resources.errors import Conflict, NotFound
+from tests.fakes import MemoryStore
 
 WEEKS = ["2024-01-05", "2024-01-12", "2024-01-19", "2024-01-26", "2024-02-02"]
 
@@ -45,6 +51,7 @@ def report(
     check: str = "inputs",
     passed: bool = False,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    opened: str = "",
 ) -> None:
     """A drift check evaluation as the drift room's door reports it."""
     instance.report_runless_asset_event(
@@ -53,7 +60,10 @@ def report(
             check_name=check,
             passed=passed,
             severity=severity,
-            metadata={"partition": dg.MetadataValue.text(partition)},
+            metadata={
+                "partition": dg.MetadataValue.text(partition),
+                **({"alarm": dg.MetadataValue.text(opened)} if opened else {}),
+            },
         )
     )
 
@@ -63,11 +73,13 @@ class Ticking:
 
     def __init__(self, instance: dg.DagsterInstance, *specs: ModelSpec, max_loops: int = 4) -> None:
         self.instance = instance
+        self.store = MemoryStore()
         self.cursor: str | None = None
         self.sensor = build_drift_sensor(specs, partitions_by_cadence(specs), build_jobs(specs), max_loops)
 
     def tick(self) -> list[dg.RunRequest]:
-        context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        resources = {"store": self.store}
+        context = dg.build_sensor_context(instance=self.instance, cursor=self.cursor, resources=resources)
         result = self.sensor(context)
         assert isinstance(result, dg.SensorResult)
         self.cursor = result.cursor
@@ -218,3 +230,65 @@ def test_no_more_loops_than_allowed_ever_start_and_no_lighter_one_before_a_heavi
     assert len(start) == min(len(weights), max(max_loops - active, 0))
     assert sorted(item.alarm.record for item in [*start, *hold]) == list(range(len(weights)))
     assert not start or not hold or min(s.spec.weight for s in start) >= max(h.spec.weight for h in hold)
+
+
+OPENED = "2024-01-12T00:00:00+00:00"
+
+
+def test_an_acknowledged_alarm_starts_no_loop_and_the_next_one_does(instance: dg.DagsterInstance) -> None:
+    ticking = Ticking(instance, spec())
+    report(instance, WEEKS[0], opened=OPENED)
+    acknowledge(ticking.store, "churn", OPENED, "a known promotion", datetime(2024, 1, 13, tzinfo=UTC))
+    assert ticking.tick() == []
+    report(instance, WEEKS[1], opened=OPENED)
+    assert ticking.tick() == []
+    report(instance, WEEKS[3], opened="2024-02-02T00:00:00+00:00")
+    (request,) = ticking.tick()
+    assert request.partition_key == WEEKS[3]
+
+
+def test_an_acknowledgement_leaves_the_cooldown_as_it_was(instance: dg.DagsterInstance) -> None:
+    ticking = Ticking(instance, spec(cooldown_hours=10 * 24))
+    report(instance, WEEKS[0], opened=OPENED)
+    assert len(ticking.tick()) == 1
+    acknowledge(ticking.store, "churn", OPENED, "seen", datetime(2024, 1, 13, tzinfo=UTC))
+    report(instance, WEEKS[2], opened=OPENED)
+    assert ticking.tick() == []
+    report(instance, WEEKS[3], opened="2024-02-02T00:00:00+00:00")
+    assert len(ticking.tick()) == 1
+
+
+def test_an_alarm_that_nobody_acknowledged_is_asked_again_after_the_cooldown(instance: dg.DagsterInstance) -> None:
+    ticking = Ticking(instance, spec(cooldown_hours=10 * 24))
+    asked = []
+    for week in WEEKS:
+        report(instance, week, opened=OPENED)
+        asked.append(len(ticking.tick()))
+    assert asked == [1, 0, 1, 0, 1]
+
+
+def recorded(store: MemoryStore, opened: str | None) -> None:
+    evidence = (Evidence("inputs", Verdict.FAIL if opened else Verdict.PASS, "why"),)
+    alarms = {"open": opened, "count": 1}
+    decision = Decision("churn", "drift", datetime(2024, 1, 12, tzinfo=UTC), "why", evidence, {}, {"alarms": alarms})
+    store.put(decision_key(decision), decision.to_json())
+
+
+def test_the_open_alarm_of_the_latest_record_is_acknowledged_once() -> None:
+    store, now = MemoryStore(), datetime(2024, 1, 13, tzinfo=UTC)
+    with pytest.raises(NotFound, match="no drift check of churn"):
+        open_alarm(store, "churn")
+    recorded(store, OPENED)
+    assert open_alarm(store, "churn") == OPENED
+    acknowledge(store, "churn", OPENED, "a known promotion", now)
+    with pytest.raises(Conflict, match="acknowledged already: a known promotion"):
+        acknowledge(store, "churn", OPENED, "again", now)
+    assert acknowledged(store, "churn", Alarm(1, "inputs", WEEKS[0], "", OPENED)) == "a known promotion"
+    assert acknowledged(store, "churn", Alarm(1, "inputs", WEEKS[0])) is None
+
+
+def test_without_an_open_alarm_there_is_nothing_to_acknowledge() -> None:
+    store = MemoryStore()
+    recorded(store, None)
+    with pytest.raises(NotFound, match="no alarm of churn is open"):
+        open_alarm(store, "churn")
