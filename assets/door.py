@@ -60,6 +60,7 @@ def room(
         owners=list(model.owners),
         kinds=kinds,
         tags={"model": model.name},
+        op_tags=model.op_tags.get(name),
         check_specs=[dg.AssetCheckSpec(check, asset=key) for check in checks],
         output_required=not gate,
         pool=pool,

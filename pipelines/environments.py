@@ -14,6 +14,7 @@ from resources.store import S3Store
 from resources.traffic import Traffic
 
 MODELS = Path(__file__).parent / "models"
+EXECUTORS = ("in_process", "kubernetes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Environment:
     triton_green: str
     max_loops: int
     """Loops of all models that may run at once."""
+    executor: str
+    """Where steps run: `in_process` or `kubernetes`."""
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -61,6 +64,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         triton_blue=env.get("TRIMTAB_TRITON_BLUE", "http://127.0.0.1:8000"),
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
         max_loops=_whole(env.get("TRIMTAB_MAX_LOOPS", "4")),
+        executor=_executor(env.get("TRIMTAB_EXECUTOR", EXECUTORS[0])),
     )
 
 
@@ -68,6 +72,12 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise SpecError("environment", "TRIMTAB_MAX_LOOPS", text, "has to be a whole number of at least 1")
     return int(text)
+
+
+def _executor(name: str) -> str:
+    if name not in EXECUTORS:
+        raise SpecError("environment", "TRIMTAB_EXECUTOR", name, f"is none: choose one of {', '.join(EXECUTORS)}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from assets.profile.asset import serving_profile
 from assets.retrain.asset import candidate_model
 from assets.shadow.asset import shadow_evaluation
 from assets.snapshot.asset import feature_snapshot
+from pipelines.compute import op_tags
 from pipelines.spec import ModelSpec
 from resources.errors import SpecError
 from resources.features import FeatureRegistry
@@ -47,6 +48,7 @@ def model_of(spec: ModelSpec) -> Model:
         feature_set=spec.feature_set,
         registry=FeatureRegistry.load(spec.features),
         recipe_file=spec.recipe,
+        op_tags=op_tags(spec.resources),
     )
 
 

@@ -13,6 +13,7 @@ from assets.drift.settings import DriftSettings
 from assets.profile.settings import ProfileSettings
 from assets.retrain.settings import TrainingSettings
 from assets.shadow.settings import ShadowSettings
+from pipelines.compute import Resources
 from resources.errors import SpecError
 
 
@@ -39,6 +40,7 @@ class ModelSpec(BaseModel):
     training: TrainingSettings = TrainingSettings()
     profile: ProfileSettings = ProfileSettings()
     canary: CanarySettings = CanarySettings()
+    resources: Resources = Resources()
 
     @field_validator("start")
     @classmethod
