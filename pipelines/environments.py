@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from resources.errors import SpecError
@@ -15,6 +15,8 @@ from resources.traffic import Traffic
 
 MODELS = Path(__file__).parent / "models"
 EXECUTORS = ("in_process", "kubernetes")
+# As long as a restart of MLflow takes, twice.
+STEP_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ class Ports:
     signing_key: Path
 
     def as_resources(self) -> dict[str, object]:
-        """By the names the doors ask for them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """By the names the doors ask for them. A step waits for MLflow to come back; a person is told at once."""
+        patient = replace(self, lineage=replace(self.lineage, patience_s=STEP_PATIENCE_S))
+        return {field.name: getattr(patient, field.name) for field in fields(patient)}
 
 
 def ports(where: Environment) -> Ports:

@@ -32,7 +32,7 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
             feature_snapshot(model, partitions),
             drift_report(model, partitions, spec.drift, timedelta(hours=spec.label_delay_hours)),
             shadow_evaluation(model, partitions, spec.shadow, lookback, spec.training.seed),
-            candidate_model(model, partitions, spec.training, spec.drift),
+            candidate_model(model, partitions, spec.training, spec.drift, spec.resources.retrain.memory_gib),
             serving_profile(model, partitions, spec.profile),
             canary_rollout(model, partitions, spec.canary),
         ]
