@@ -23,12 +23,14 @@ def convert(network: Network, features: Mapping[str, str]) -> Any:
         columns = _columns(network.columns, features)
         width = columns.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
         module = onnx.load_from_string(_module(network.module, width))
-        # Both graphs were made for one opset, and the older format holds either.
-        module.ir_version = columns.ir_version = min(module.ir_version, columns.ir_version)
+        module = onnx.compose.add_prefix(module, "network/", rename_inputs=False, rename_outputs=False)
+        # Both graphs were made for one opset, though each names only what it uses of it; either format holds both.
+        for graph in (columns, module):
+            graph.ir_version = min(module.ir_version, columns.ir_version)
+            for used in graph.opset_import:
+                used.version = OPSETS[used.domain]
         seam = columns.graph.output[0].name
-        joined = onnx.compose.merge_models(
-            columns, module, io_map=[(seam, SEAM)], prefix1="columns/", prefix2="network/"
-        )
+        joined = onnx.compose.merge_models(columns, module, io_map=[(seam, SEAM)])
     except Exception as error:  # neither exporter has a common base for its refusals
         raise NotConvertible(f"the network does not convert: {first_line(error)}: {REMEDY}") from error
     return joined

@@ -12,14 +12,19 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from sklearn.compose import ColumnTransformer
 from sklearn.dummy import DummyClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from assets.network import Network
 from assets.recipe import icon, load_recipe
+from assets.retrain import torch_onnx
 from assets.retrain.export import framework, parity, to_onnx
 from assets.retrain.measures import auc
-from assets.retrain.serving_form import MAX_IR_VERSION, MAX_OPSETS, NotConvertible, finished
-from assets.scoring import score
+from assets.retrain.serving_form import MAX_IR_VERSION, MAX_OPSETS, OPSETS, NotConvertible, finished
+from assets.scoring import as_served, score
 
 from .conftest import FEATURES, made_up
 
@@ -125,6 +130,54 @@ def test_what_a_known_framework_cannot_export_is_refused_with_the_remedy() -> No
     frame = made_up(100, seed=1)
     with pytest.raises(NotConvertible, match=r"Odd does not convert: .*: fit a scikit-learn pipeline"):
         to_onnx(Odd().fit(frame[[*FEATURES]], frame["late"]), FEATURES)
+
+
+def linear(weights: np.ndarray) -> bytes:
+    """What PyTorch's exporter gives for one linear layer: (n, d) float to (n, 2) probabilities."""
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    nodes = [
+        helper.make_node("MatMul", [torch_onnx.SEAM, "w"], ["logit"]),
+        helper.make_node("Sigmoid", ["logit"], ["one"]),
+        helper.make_node("Sub", ["unit", "one"], ["zero"]),
+        helper.make_node("Concat", ["zero", "one"], ["probabilities"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "module",
+        [helper.make_tensor_value_info(torch_onnx.SEAM, kind, ["n", len(weights)])],
+        [helper.make_tensor_value_info("probabilities", kind, ["n", 2])],
+        [
+            helper.make_tensor("w", kind, [len(weights), 1], weights.astype(np.float32)),
+            helper.make_tensor("unit", kind, [1], [1.0]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSETS[""])], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def test_columns_and_module_of_a_network_become_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = made_up(500, seed=1)
+    inputs = as_served(frame, FEATURES)
+    columns = ColumnTransformer(
+        [
+            ("codes", OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["carrier", "origin", "dest"]),
+            ("gaps", make_pipeline(SimpleImputer(), StandardScaler()), ["distance", "temp"]),
+            ("whole", StandardScaler(), ["hour"]),
+        ]
+    ).fit(inputs)
+    rows = columns.transform(inputs)
+    weights = np.random.default_rng(0).normal(size=rows.shape[1])
+    widths: list[int] = []
+
+    def exported(module: Any, width: int) -> bytes:
+        widths.append(width)
+        return linear(weights)
+
+    monkeypatch.setattr(torch_onnx, "_module", exported)
+    body = to_onnx(Network(columns, "a module"), FEATURES)
+    assert widths == [rows.shape[1]]
+    assert [item.name for item in onnx.load_from_string(body).graph.input] == list(FEATURES)
+    np.testing.assert_allclose(score(body, frame, FEATURES), 1 / (1 + np.exp(-rows @ weights)), atol=1e-5)
 
 
 @TORCH
