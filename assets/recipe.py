@@ -41,7 +41,11 @@ class Recipe:
         inputs = frame.drop(columns=target)
         served = as_served(inputs, {str(name): kind_of(column) for name, column in inputs.items()})
         rows = served.assign(**{target: frame[target].to_numpy()})
-        return self.function(rows, target, seed, **({"report": report} if self.reports else {}))
+        try:
+            return self.function(rows, target, seed, **({"report": report} if self.reports else {}))
+        except ModuleNotFoundError as error:
+            remedy = "is not installed where fits run: install it (xgboost and torch are extras of trimtab)"
+            raise SpecError(self.path, "import", error.name, remedy) from error
 
 
 def load_recipe(path: Path) -> Recipe:
