@@ -11,6 +11,7 @@ from assets.decision import Decision
 from assets.model import Model
 from assets.verdict import Verdict
 from resources.lineage import Lineage
+from resources.mlflow_entities import Dataset
 from resources.store import Store
 
 # A run with this tag decides at that instant (ISO 8601), before its partition has ended.
@@ -60,6 +61,7 @@ def room(
         owners=list(model.owners),
         kinds=kinds,
         tags={"model": model.name},
+        op_tags=model.op_tags.get(name),
         check_specs=[dg.AssetCheckSpec(check, asset=key) for check in checks],
         output_required=not gate,
         pool=pool,
@@ -80,8 +82,9 @@ def record(
     *,
     artifacts: Mapping[str, bytes] | None = None,
     picture: str | None = None,
+    dataset: Dataset | None = None,
 ) -> dict[str, Any]:
-    """Keep the decision in the store and MLflow; the metadata its pages show. picture: markdown."""
+    """Keep the decision in the store and MLflow; the metadata its pages show. picture: markdown; dataset: its input."""
     key = decision_key(decision)
     store.put(key, decision.to_json())
     numbers = {e.name: float(e.statistic) for e in decision.evidence if e.statistic is not None}
@@ -89,9 +92,14 @@ def record(
         decision.model,
         decision.gate,
         dagster_run_id=context.run_id,
-        tags={"verdict": decision.verdict.name, "as_of": decision.as_of.isoformat(), "why": decision.why[:500]},
+        tags={
+            **{"verdict": decision.verdict.name, "as_of": decision.as_of.isoformat(), "why": decision.why[:500]},
+            "decision": decision.digest,
+        },
         metrics=numbers,
         artifacts={"decision.json": decision.to_json(), **(artifacts or {})},
+        dataset=dataset,
+        again=context.retry_number > 0,
     )
     return {
         "verdict": dg.MetadataValue.text(f"{MARK[decision.verdict]} {decision.verdict.name}"),

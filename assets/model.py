@@ -1,6 +1,7 @@
 """What every room's door is told about the model it works for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ class Model:
     feature_set: str
     registry: FeatureRegistry
     recipe_file: Path
+    op_tags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Tags of an asset's step by the asset's name: where it runs."""
 
     def recipe(self) -> Recipe:
         """Read when it is used: a code location must load without the training libraries."""

@@ -193,9 +193,12 @@ def down(home: Path, as_json: bool) -> None:
 @click.argument("model")
 @click.option("--partition", required=True, help="Key of the partition, as Dagster shows it: 2013-02-01.")
 @click.option("--no-wait", is_flag=True, help="Return once the run is queued.")
+@commands_models.accept_schema
 @stack_home
 @commands_models.models_folder
-def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path, models: Path) -> None:
+def launch(
+    purpose: str, model: str, partition: str, no_wait: bool, accept_schema: str | None, home: Path, models: Path
+) -> None:
     """Run some rooms of a model for one partition, and wait for the end.
 
     \b
@@ -219,6 +222,7 @@ def launch(purpose: str, model: str, partition: str, no_wait: bool, home: Path, 
     webserver = Webserver(local.read_addresses(home).url("dagster-webserver"))
     rooms, _ = PURPOSES[purpose]
     tags = {"model": model, "trigger": "command line"} | ({} if purpose == "watch" else {"rollout/model": model})
+    tags |= commands_models.accepted(accept_schema)
     run = webserver.launch(job_name(purpose, specs[model].cadence), [[model, room] for room in rooms], partition, tags)
     click.echo(webserver.page(run))
     if not no_wait:

@@ -24,6 +24,10 @@ models_folder = click.option(
     envvar="TRIMTAB_MODELS",
     help="Folder of model folders; pipelines/models without it. [env: TRIMTAB_MODELS]",
 )
+accept_schema = click.option(
+    "--accept-schema",
+    help="Inputs that may differ from the champion's, separated by commas. Without it such a candidate is refused.",
+)
 table_file = click.option(
     "--from",
     "file",
@@ -31,6 +35,13 @@ table_file = click.option(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="CSV or Parquet file.",
 )
+
+
+def accepted(names: str | None) -> dict[str, str]:
+    """The run tag that says so."""
+    from assets.retrain.schema import ACCEPT_TAG
+
+    return {ACCEPT_TAG: names} if names else {}
 
 
 @click.command()

@@ -19,7 +19,7 @@ def defs() -> dg.Definitions:
     where = environment()
     specs = load_specs(where.models)
     partitions = dict(partitions_by_cadence(specs))
-    jobs = build_jobs(specs)
+    jobs = build_jobs(specs, where.executor)
     shared = dg.Definitions(
         jobs=jobs,
         schedules=build_schedules(specs, partitions),

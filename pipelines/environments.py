@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from resources.errors import SpecError
@@ -15,6 +15,9 @@ from resources.store import S3Store
 from resources.traffic import Traffic
 
 MODELS = Path(__file__).parent / "models"
+EXECUTORS = ("in_process", "kubernetes")
+# As long as a restart of MLflow takes, twice.
+STEP_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class Environment:
     """Of the tier of cheaper copies; None where there is none."""
     max_loops: int
     """Loops of all models that may run at once."""
+    executor: str
+    """Where steps run: `in_process` or `kubernetes`."""
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -66,6 +71,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         triton_green=env.get("TRIMTAB_TRITON_GREEN", "http://127.0.0.1:8100"),
         triton_lite=env.get("TRIMTAB_TRITON_LITE"),
         max_loops=_whole(env.get("TRIMTAB_MAX_LOOPS", "4")),
+        executor=_executor(env.get("TRIMTAB_EXECUTOR", EXECUTORS[0])),
     )
 
 
@@ -73,6 +79,12 @@ def _whole(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise SpecError("environment", "TRIMTAB_MAX_LOOPS", text, "has to be a whole number of at least 1")
     return int(text)
+
+
+def _executor(name: str) -> str:
+    if name not in EXECUTORS:
+        raise SpecError("environment", "TRIMTAB_EXECUTOR", name, f"is none: choose one of {', '.join(EXECUTORS)}")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +100,9 @@ class Ports:
     signing_key: Path
 
     def as_resources(self) -> dict[str, object]:
-        """By the names the doors ask for them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """By the names the doors ask for them. A step waits for MLflow to come back; a person is told at once."""
+        patient = replace(self, lineage=replace(self.lineage, patience_s=STEP_PATIENCE_S))
+        return {field.name: getattr(patient, field.name) for field in fields(patient)}
 
 
 def ports(where: Environment) -> Ports:

@@ -13,6 +13,7 @@ from assets.profile.asset import serving_profile
 from assets.retrain.asset import candidate_model
 from assets.shadow.asset import shadow_evaluation
 from assets.snapshot.asset import feature_snapshot
+from pipelines.compute import op_tags
 from pipelines.spec import ModelSpec
 from resources.errors import SpecError
 from resources.features import FeatureRegistry
@@ -38,7 +39,14 @@ def build_model_defs(spec: ModelSpec, partitions: dg.PartitionsDefinition | None
             drift_report(model, partitions, spec.drift, timedelta(hours=spec.label_delay_hours)),
             drift_page(model, partitions),
             shadow_evaluation(model, partitions, spec.shadow, lookback, spec.training.seed),
-            candidate_model(model, partitions, spec.training, spec.drift, spec.canary.coverage.cells),
+            candidate_model(
+                model,
+                partitions,
+                spec.training,
+                spec.drift,
+                spec.canary.coverage.cells,
+                spec.resources.retrain.memory_gib,
+            ),
             serving_profile(model, partitions, spec.profile),
             canary_rollout(model, partitions, spec.canary),
             *([fallback_copy(model, partitions, spec.fallback, spec.training)] if spec.fallback.enabled else []),
@@ -60,6 +68,7 @@ def model_of(spec: ModelSpec) -> Model:
         feature_set=spec.feature_set,
         registry=FeatureRegistry.load(spec.features),
         recipe_file=spec.recipe,
+        op_tags=op_tags(spec.resources),
     )
 
 

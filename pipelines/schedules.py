@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import dagster as dg
 
+from pipelines.compute import run_tags
 from pipelines.factory import WATCH
 from pipelines.jobs import job_name, keys
 from pipelines.spec import ModelSpec
@@ -44,7 +45,7 @@ def _schedule(
                 run_key=f"{spec.name}:{partition}",
                 partition_key=partition,
                 asset_selection=keys(spec.name, WATCH),
-                tags={"model": spec.name, "trigger": "schedule"},
+                tags={"model": spec.name, "trigger": "schedule", **run_tags(spec.resources)},
             )
 
     return schedule

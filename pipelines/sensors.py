@@ -103,8 +103,9 @@ def chosen(waiting: Iterable[Waiting], running: int, max_loops: int) -> tuple[li
 
 
 def looping(instance: dg.DagsterInstance, cadences: Iterable[str]) -> list[str]:
-    """Models with a loop that is queued or running, one query a cadence."""
-    filters = [RunsFilter(job_name=job_name("improve", cadence), statuses=ACTIVE) for cadence in sorted(set(cadences))]
+    """Models with a loop that is queued or running: a release by hand is one as well. One query a job."""
+    names = [job_name(purpose, cadence) for cadence in sorted(set(cadences)) for purpose in ("improve", "release")]
+    filters = [RunsFilter(job_name=name, statuses=ACTIVE) for name in names]
     return [run.tags.get("model", "") for wanted in filters for run in instance.get_runs(wanted)]
 
 

@@ -13,6 +13,7 @@ from assets.fallback.settings import FallbackSettings
 from assets.profile.settings import ProfileSettings
 from assets.retrain.settings import TrainingSettings
 from assets.shadow.settings import ShadowSettings
+from pipelines.compute import Resources
 from resources.errors import SpecError
 from resources.yaml_lines import documents, line_of
 
@@ -41,6 +42,7 @@ class ModelSpec(BaseModel):
     profile: ProfileSettings = ProfileSettings()
     canary: CanarySettings = CanarySettings()
     fallback: FallbackSettings = FallbackSettings()
+    resources: Resources = Resources()
 
     @field_validator("start")
     @classmethod

@@ -5,30 +5,24 @@ of its bytes. The registry's version number is Triton's version directory and th
 """
 
 import hashlib
-import json
-import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
-from urllib.request import urlopen
+from typing import TYPE_CHECKING
 
 from resources.errors import DataError, LineageError
-from resources.mlflow_model import model_files
+from resources.mlflow_entities import MAX_PARAM, MAX_TAG, Dataset, dataset_input, metrics_at, short
+from resources.mlflow_health import reach
+from resources.mlflow_model import model_files, written
+from resources.training import Training
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput
     from mlflow.entities.model_registry import ModelVersion
-
-# MLflow's own columns: a dataset's digest holds 36 characters, a parameter 6000, a tag 8000.
-DATASET_DIGEST_LENGTH = 32
-MAX_PARAM, MAX_TAG = 6000, 8000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +34,19 @@ class RegisteredVersion:
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """What a run read: a snapshot by its digest."""
-
-    name: str
-    digest: str
-    uri: str
-    rows: int | None = None
-    context: str = "training"
-
-
 @dataclass(frozen=True)
 class Lineage:
     """MLflow through its client. `public_url` is where people see it, when that is not the tracking URI.
 
-    Every call raises `LineageError` with the address when MLflow does not answer.
+    Every call raises `LineageError` with the address when MLflow does not answer. patience_s: how long each call waits
+    for it to come back first: not at all for a person, who wants to hear of it; a minute for a step with work behind.
     """
 
     tracking_uri: str
     public_url: str | None = None
     timeout_s: float = 5.0
+    patience_s: float = 0.0
+    sleep: Callable[[float], None] = time.sleep
     _experiments: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def run(
@@ -74,10 +60,16 @@ class Lineage:
         metrics: Mapping[str, float] | None = None,
         artifacts: Mapping[str, bytes] | None = None,
         dataset: Dataset | None = None,
+        again: bool = False,
     ) -> str:
-        """Create, fill and close one run; its id. artifacts: bytes by path. Metrics that are not finite stay out."""
+        """Create, fill and close one run; its id. artifacts: bytes by path. Metrics that are not finite stay out.
+
+        again: a step that is tried again finds the run that its earlier try finished for the same tag `decision`.
+        """
         own = {"kind": kind, "dagster.run_id": dagster_run_id}
         with self._mapped(f"run {kind} of {model}"):
+            if again and (found := self._closed(model, {**own, "decision": (tags or {}).get("decision", "")})):
+                return found
             run_id = self._open(model, kind, {**(tags or {}), **own})
             with self._closing(run_id):
                 self._fill(run_id, params or {}, metrics or {}, dataset)
@@ -88,13 +80,42 @@ class Lineage:
         self, run_id: str, metrics: Mapping[str, float], step: int, artifacts: Mapping[str, bytes] | None = None
     ) -> None:
         """Add one step of metrics to a run of `run`, and replace these of its artifacts: what goes on while it does."""
-        from mlflow.entities import Metric
-
-        now_ms = int(time.time() * 1000)
-        numbers = [Metric(key, float(value), now_ms, step) for key, value in metrics.items() if math.isfinite(value)]
         with self._mapped(f"following run {run_id}"):
-            self._client.log_batch(run_id, metrics=numbers)
+            self._client.log_batch(run_id, metrics=metrics_at(metrics, int(time.time() * 1000), step))
             self._upload(run_id, artifacts or {})
+
+    @contextmanager
+    def training(
+        self,
+        model: str,
+        *,
+        dagster_run_id: str,
+        tags: Mapping[str, str] | None = None,
+        dataset: Dataset | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Iterator[Training]:
+        """A run of kind `training` that is filled while a fit goes on; FAILED when the fit is."""
+        own = {"kind": "training", "dagster.run_id": dagster_run_id}
+        with self._mapped(f"training run of {model}"):
+            run_id = self._open(model, "training", {**(tags or {}), **own})
+            self._fill(run_id, {}, {}, dataset)
+
+        def send(points: list[tuple[int, dict[str, float], int]]) -> None:
+            rows = [metric for step, values, at_ms in points for metric in metrics_at(values, at_ms, step)]
+            self._reach(run_id, patience_s=0)
+            for start in range(0, len(rows), 1000):
+                self._client.log_batch(run_id, metrics=rows[start : start + 1000])
+
+        told = Training(run_id, send, clock)
+        status = "FAILED"
+        try:
+            yield told
+            status = "FINISHED"
+        finally:
+            told.flush()
+            with suppress(Exception):
+                self._reach(run_id, patience_s=0)
+                self._client.set_terminated(run_id, status)
 
     def register(
         self,
@@ -109,8 +130,10 @@ class Lineage:
         artifacts: Mapping[str, bytes] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> RegisteredVersion:
-        """A new version with these bytes. The same bytes from the same Dagster run are the same version: a retry after
-        a crash finds what was done and does the rest.
+        """A new version with these bytes, of a model whose metrics are told of it and of the snapshot.
+
+        The same bytes from the same Dagster run are the same version: a retry after a crash finds what was done and
+        does the rest.
         """
         digest = hashlib.sha256(onnx).hexdigest()
         own = {"dagster.run_id": dagster_run_id, "onnx.digest": digest, "dataset.digest": snapshot_digest}
@@ -119,18 +142,19 @@ class Lineage:
         with self._mapped(f"registering {model}"):
             if found := self._registered(model, dagster_run_id, digest):
                 return found
-            run_id = self._finished(model, dagster_run_id, digest)
+            run_id = self._closed(model, {"kind": "candidate", "dagster.run_id": dagster_run_id, "onnx.digest": digest})
             if run_id is None:
                 run_id = self._open(model, "candidate", {**marks, "kind": "candidate"})
                 with self._closing(run_id):
-                    self._fill(run_id, params or {}, metrics or {}, dataset)
-                    self._upload(run_id, {**(artifacts or {}), **model_files(onnx, "model")})
+                    self._client.log_inputs(run_id, [dataset_input(dataset)])
+                    model_id = self._log_model(model, run_id, onnx, marks)
+                    self._fill(run_id, params or {}, metrics or {}, dataset, model_id)
+                    self._upload(run_id, artifacts or {})
             self._ensure_model(model)
-            source = f"{self._client.get_run(run_id).info.artifact_uri}/model"
-            made = self._client.create_model_version(
-                model, source, run_id, tags=_short(marks, MAX_TAG), await_creation_for=0
-            )
-        return RegisteredVersion(model, int(made.version), run_id)
+            source = f"models:/{self._model_of(run_id)}"
+            self._client.create_model_version(model, source, run_id, tags=short(marks, MAX_TAG), await_creation_for=0)
+            # The client repeats a request whose answer was lost: a second version of it must not stay.
+            return self._only(model, dagster_run_id, digest)
 
     def onnx(self, model: str, version: int) -> bytes:
         """The registered bytes. `DataError` when they are not those that were registered, or not one ONNX file."""
@@ -217,17 +241,10 @@ class Lineage:
         except OSError as error:
             raise LineageError(f"{what}: MLflow at {self.tracking_uri} broke off: {error}: is it up?") from error
 
-    def _reach(self, what: str) -> None:
-        """The client retries a dead server for minutes; a person wants to hear of it at once."""
-        if not self.tracking_uri.startswith("http"):
-            return
-        try:
-            with urlopen(f"{self.tracking_uri.rstrip('/')}/health", timeout=self.timeout_s):
-                return
-        except (URLError, OSError) as error:
-            raise LineageError(
-                f"{what}: MLflow at {self.tracking_uri} does not answer: {error}: start it, or correct its address"
-            ) from error
+    def _reach(self, what: str, patience_s: float | None = None) -> None:
+        if self.tracking_uri.startswith("http"):
+            patience_s = self.patience_s if patience_s is None else patience_s
+            reach(self.tracking_uri, what, self.timeout_s, patience_s, self.sleep)
 
     def _experiment(self, model: str) -> str:
         from mlflow.exceptions import MlflowException
@@ -248,7 +265,7 @@ class Lineage:
     def _open(self, model: str, kind: str, tags: Mapping[str, str]) -> str:
         name = f"{kind} {tags['as_of'][:16]}" if "as_of" in tags else kind
         return str(
-            self._client.create_run(self._experiment(model), tags=_short(tags, MAX_TAG), run_name=name).info.run_id
+            self._client.create_run(self._experiment(model), tags=short(tags, MAX_TAG), run_name=name).info.run_id
         )
 
     @contextmanager
@@ -257,52 +274,76 @@ class Lineage:
             yield
         except BaseException:
             with suppress(Exception):
-                self._reach(run_id)
+                self._reach(run_id, patience_s=0)
                 self._client.set_terminated(run_id, "FAILED")
             raise
         self._client.set_terminated(run_id, "FINISHED")
 
     def _fill(
-        self, run_id: str, params: Mapping[str, str], metrics: Mapping[str, float], dataset: Dataset | None
+        self,
+        run_id: str,
+        params: Mapping[str, str],
+        metrics: Mapping[str, float],
+        dataset: Dataset | None,
+        model_id: str | None = None,
     ) -> None:
-        from mlflow.entities import Metric, Param
+        """With model_id the dataset is an input of the run already, and the metrics are of both."""
+        from mlflow.entities import Param
 
-        now_ms = int(time.time() * 1000)
-        # MLflow stores an infinity as the largest float, which draws as one on its page.
-        numbers = [Metric(key, float(value), now_ms, 0) for key, value in metrics.items() if math.isfinite(value)]
-        words = [Param(key, value) for key, value in _short(params, MAX_PARAM).items()]
+        numbers = metrics_at(metrics, int(time.time() * 1000), model_id=model_id, dataset=dataset)
+        words = [Param(key, value) for key, value in short(params, MAX_PARAM).items()]
         if numbers or words:
             self._client.log_batch(run_id, metrics=numbers, params=words)
-        if dataset is not None:
-            self._client.log_inputs(run_id, [_input(dataset)])
+        if dataset is not None and model_id is None:
+            self._client.log_inputs(run_id, [dataset_input(dataset)])
+
+    def _log_model(self, model: str, run_id: str, onnx: bytes, marks: Mapping[str, str]) -> str:
+        """The bytes as a model of MLflow's own, an output of the run; its id."""
+        from mlflow.entities import LoggedModelOutput
+
+        files = model_files(onnx, "model")
+        made = self._client.create_logged_model(
+            self._experiment(model), name=model, source_run_id=run_id, tags=short(marks, MAX_TAG), model_type="onnx"
+        )
+        model_id = str(made.model_id)
+        with written(files) as folder:
+            self._client.log_model_artifacts(model_id, str(folder / "model"))
+        self._client.finalize_logged_model(model_id, "READY")
+        self._client.log_outputs(run_id, [LoggedModelOutput(model_id, 0)])
+        return model_id
+
+    def _model_of(self, run_id: str) -> str:
+        """The model that a finished candidate run gave."""
+        outputs = self._client.get_run(run_id).outputs
+        if outputs is None or not outputs.model_outputs:
+            raise LineageError(f"run {run_id} is finished and names no model: it was not made here: train anew")
+        return str(outputs.model_outputs[0].model_id)
 
     def _upload(self, run_id: str, artifacts: Mapping[str, bytes]) -> None:
-        if not artifacts:
-            return
-        with TemporaryDirectory() as place:
-            folder = Path(place).resolve()
-            for path, body in artifacts.items():
-                target = (folder / path).resolve()
-                if not target.is_relative_to(folder):
-                    raise LineageError(f"artifact {path!r} leaves its run: name it by a relative path")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(body)
-            self._client.log_artifacts(run_id, str(folder))
+        if artifacts:
+            with written(artifacts) as folder:
+                self._client.log_artifacts(run_id, str(folder))
+
+    def _versions(self, model: str, dagster_run_id: str, digest: str) -> "list[ModelVersion]":
+        """Versions of these bytes from this Dagster run, the first first."""
+        wanted = f"name = '{model}' and tags.`dagster.run_id` = '{dagster_run_id}'"
+        found = [v for v in self._client.search_model_versions(wanted) if v.tags.get("onnx.digest") == digest]
+        return sorted(found, key=lambda item: int(item.version))
 
     def _registered(self, model: str, dagster_run_id: str, digest: str) -> RegisteredVersion | None:
-        wanted = f"name = '{model}' and tags.`dagster.run_id` = '{dagster_run_id}'"
-        same = [v for v in self._client.search_model_versions(wanted) if v.tags.get("onnx.digest") == digest]
-        if not same:
-            return None
-        first = min(same, key=lambda item: int(item.version))
+        first = next(iter(self._versions(model, dagster_run_id, digest)), None)
+        return None if first is None else RegisteredVersion(model, int(first.version), first.run_id or "")
+
+    def _only(self, model: str, dagster_run_id: str, digest: str) -> RegisteredVersion:
+        first, *others = self._versions(model, dagster_run_id, digest)
+        for other in others:
+            self._client.delete_model_version(model, other.version)
         return RegisteredVersion(model, int(first.version), first.run_id or "")
 
-    def _finished(self, model: str, dagster_run_id: str, digest: str) -> str | None:
-        """A run of an earlier try that has everything but its version."""
-        wanted = (
-            f"tags.kind = 'candidate' and tags.`dagster.run_id` = '{dagster_run_id}' "
-            f"and tags.`onnx.digest` = '{digest}' and attributes.status = 'FINISHED'"
-        )
+    def _closed(self, model: str, tags: Mapping[str, str]) -> str | None:
+        """A run of an earlier try with these tags that was finished."""
+        said = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        wanted = f"{said} and attributes.status = 'FINISHED'"
         runs = self._client.search_runs([self._experiment(model)], wanted, max_results=1)
         return str(runs[0].info.run_id) if runs else None
 
@@ -324,21 +365,3 @@ class Lineage:
         if source.startswith("models:/m-"):
             return str(self._client.get_logged_model(source.removeprefix("models:/")).artifact_location)
         return source
-
-
-def _short(values: Mapping[str, Any], limit: int) -> dict[str, str]:
-    return {key: str(value)[:limit] for key, value in values.items()}
-
-
-def _input(dataset: Dataset) -> "DatasetInput":
-    from mlflow.entities import Dataset as Entity
-    from mlflow.entities import DatasetInput, InputTag
-
-    entity = Entity(
-        dataset.name,
-        dataset.digest[:DATASET_DIGEST_LENGTH],
-        source_type="s3",
-        source=json.dumps({"uri": dataset.uri}),
-        profile=None if dataset.rows is None else json.dumps({"num_rows": dataset.rows}),
-    )
-    return DatasetInput(entity, [InputTag("mlflow.data.context", dataset.context)])

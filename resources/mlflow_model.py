@@ -1,5 +1,7 @@
 """The folder that any MLflow loads as a model, around ONNX bytes that stay exactly as they are."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,3 +48,17 @@ def _signature(model: Any) -> Any:
     }
     inputs = Schema([ColSpec(kinds[item.type.tensor_type.elem_type], item.name) for item in model.graph.input])
     return ModelSignature(inputs, Schema([TensorSpec(dtype("float32"), (-1, 2), model.graph.output[0].name)]))
+
+
+@contextmanager
+def written(files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder with these files by relative path, for as long as it takes to upload it."""
+    with TemporaryDirectory() as place:
+        folder = Path(place).resolve()
+        for path, body in files.items():
+            target = (folder / path).resolve()
+            if not target.is_relative_to(folder):
+                raise LineageError(f"artifact {path!r} leaves its run: name it by a relative path")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(body)
+        yield folder

@@ -13,9 +13,14 @@ from tests.serving_stack import SERVERS, free_ports
 
 
 @contextmanager
-def running_mlflow(folder: Path, timeout_s: float = 90) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Its address, and what stops it at once. It stands in the servers' environment when that holds MLflow."""
-    (port,) = free_ports(1)
+def running_mlflow(
+    folder: Path, timeout_s: float = 90, port: int | None = None
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Its address, and what stops it at once. It stands in the servers' environment when that holds MLflow.
+
+    In the same folder and on the same port it is the server that was stopped, started again.
+    """
+    port = free_ports(1)[0] if port is None else port
     url = f"http://127.0.0.1:{port}"
     apart = SERVERS / "bin/mlflow"
     program = [str(apart)] if apart.exists() else [sys.executable, "-m", "mlflow"]

@@ -1,45 +1,89 @@
 """The retrain room's door."""
 
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import dagster as dg
+import numpy as np
 import pandas as pd
 
-from assets.cells import build_cells, cells_key
+from assets.cells import Cells, build_cells, cells_key
 from assets.champion import champion, reference_key
 from assets.decision import Decision, Evidence
 from assets.door import check_results, gate, interval, record, room
 from assets.drift.reference import build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
-from assets.retrain.export import parity, to_onnx
+from assets.recipe import icon
+from assets.reporting import Report, silent
+from assets.retrain import child
+from assets.retrain.ending import RESTARTS, Ending, cause_of, explained
 from assets.retrain.fit import time_split
+from assets.retrain.full_fit import FullFit, Job, full_fit
 from assets.retrain.gates import judge, loss_bound
 from assets.retrain.importance import importance
-from assets.retrain.picture import figures
+from assets.retrain.picture import figures, importance_figure
+from assets.retrain.schema import ACCEPT_TAG, SchemaChange, schema_change
 from assets.retrain.settings import TrainingSettings
-from assets.scoring import score
-from assets.snapshot.asset import take
+from assets.scoring import Scorer, score
+from assets.snapshot.asset import Snapshot, take
 from assets.snapshot.maturity import matured
 from assets.verdict import Verdict
-from resources.lineage import Lineage
+from resources import limited
+from resources.lineage import Lineage, RegisteredVersion
+from resources.mlflow_entities import Dataset
 from resources.store import Store
 
 CHECKS = ("floor", "champion", "slices", "calibration", "parity", "schema")
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The champion on the hold-out: no version before the first release, no scores where it cannot answer the rows."""
+
+    version: int | None = None
+    change: SchemaChange | None = None
+    scores: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """A candidate before it has a version. scores: of the fit that has not seen the hold-out, on it."""
+
+    job: Job
+    fitted: FullFit
+    holdout: pd.DataFrame
+    scores: np.ndarray
+    decision: Decision
+    pictures: dict[str, bytes]
+    training: str | None
 
 
 def candidate_model(
-    model: Model, partitions: dg.PartitionsDefinition, settings: TrainingSettings, drift: DriftSettings, cells: int = 0
+    model: Model,
+    partitions: dg.PartitionsDefinition,
+    settings: TrainingSettings,
+    drift: DriftSettings,
+    cells: int = 0,
+    memory_gib: float | None = None,
 ) -> dg.AssetsDefinition:
-    """`[model]/candidate_model`: fitted, gated, exported to ONNX, registered. cells: for the canary's coverage."""
+    """`[model]/candidate_model`: fitted, gated, exported to ONNX, registered. cells: for the canary's coverage.
+
+    memory_gib: the fit gets a process of its own, with what this one leaves of it. Without it the fit runs in this one,
+    which saves its imports.
+    """
 
     @room(
         model,
         "candidate_model",
         partitions,
         "A full fit by the recipe: gated on a later hold-out, by slice and against the champion.",
-        kinds={"lightgbm", "onnx", "mlflow"},
+        kinds={icon(model.recipe_file), "onnx", "mlflow"},
         after="shadow_evaluation",
         checks=CHECKS,
         gate=True,
@@ -51,68 +95,35 @@ def candidate_model(
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         as_of = interval(context).as_of
         snapshot = take(model, store, as_of - timedelta(days=settings.lookback_days), as_of, as_of)
-        features, label = snapshot.features.features, snapshot.features.label
-        earlier, holdout = time_split(snapshot.frame, label, as_of, settings.holdout_days)
+        data = Dataset(f"{model.name} snapshot", snapshot.digest, snapshot.key, len(snapshot.frame))
+        earlier, holdout = time_split(snapshot.frame, snapshot.features.label, as_of, settings.holdout_days)
         if earlier.empty or holdout.empty:
             decision = _too_little(model.name, len(earlier), len(holdout), as_of)
-            yield from gate(context, decision, record(context, decision, store, lineage), CHECKS)
+            yield from gate(context, decision, record(context, decision, store, lineage, dataset=data), CHECKS)
             return
         context.log.info(f"fitting on {len(earlier)} rows, judging on the {len(holdout)} that came after")
-        scores = score(to_onnx(model.fit(earlier, snapshot.features, settings.seed), features), holdout, features)
-        current = champion(model.name, lineage, store)
-        champion_scores = (
-            score(lineage.onnx(model.name, current.version), holdout, features) if current is not None else None
-        )
-
-        # What is registered has seen the hold-out too: its gates were passed by the same recipe without it.
-        known = matured(snapshot.frame, label, as_of)
-        estimator = model.fit(known, snapshot.features, settings.seed)
-        onnx = to_onnx(estimator, features)
-        difference = parity(estimator, onnx, holdout, features)
-        inputs = {"snapshot": snapshot.digest, "recipe": model.recipe().digest}
-        if current is not None:
-            inputs["champion"] = str(current.version)
-        decision = judge(model.name, holdout, label, scores, champion_scores, settings, difference, as_of, inputs)
-        pictures = figures(holdout[label].to_numpy(), scores, champion_scores)
-        metadata = record(context, decision, store, lineage, artifacts=pictures)
-        if decision.verdict is not Verdict.PASS:
-            yield from gate(context, decision, metadata, CHECKS)
+        job = _job(model, snapshot, earlier, holdout, as_of, settings.seed)
+        fitted, training = _fit(context, job, lineage, model.name, data, memory_gib)
+        rival = _rival(context, model.name, lineage, store, job, holdout, settings)
+        made = _evaluated(model.name, job, fitted, holdout, rival, settings, snapshot, as_of, training)
+        metadata = record(context, made.decision, store, lineage, artifacts=made.pictures, dataset=data)
+        if training is not None:
+            metadata["training_run"] = dg.MetadataValue.url(lineage.page(training))
+        if made.decision.verdict is not Verdict.PASS:
+            yield from gate(context, made.decision, metadata, CHECKS)
             return
-
-        losses = (scores - holdout[label].to_numpy()) ** 2
-        days = pd.to_datetime(holdout["event_time"]).dt.floor("D").to_numpy()
-        bound = loss_bound(losses, days)
-        weights = importance(onnx, holdout, features, label, settings.seed)
-        answered = known.assign(answer=score(onnx, known, features))
-        reference = build_reference(answered, features, weights, drift, bound)
-        version = lineage.register(
-            model.name,
-            onnx,
-            dagster_run_id=context.run_id,
-            snapshot_digest=snapshot.digest,
-            snapshot_uri=snapshot.key,
-            params={"recipe": inputs["recipe"], "seed": str(settings.seed), "rows": str(len(known))},
-            metrics={e.name: e.statistic for e in decision.evidence if e.statistic is not None},
-            artifacts=pictures,
-            tags={"as_of": as_of.isoformat(), "decision": decision.digest, "source": "trimtab"},
-        )
-        store.put(reference_key(model.name, version.version), reference.to_bytes())
+        version, about = _register(context, model.name, lineage, store, made, snapshot, drift)
         if cells:
-            # Distilled from what serves now: there the challenger has to do no worse.
-            serving = onnx if current is None else lineage.onnx(model.name, current.version)
-            made = build_cells(known, features, score(serving, known, features), cells)
-            store.put(cells_key(model.name, version.version), made.to_bytes())
+            distilled = _cells(made, rival, snapshot, lineage, model.name, cells)
+            store.put(cells_key(model.name, version.version), distilled.to_bytes())
         lineage.set_alias(model.name, "challenger", version.version)
-        metadata |= {
-            "version": version.version,
-            "snapshot": snapshot.key,
-            "loss_bound": round(bound, 5),
-            "weights": dg.MetadataValue.json({name: round(value, 4) for name, value in weights.items()}),
-        }
         yield dg.MaterializeResult(
-            asset_key=context.asset_key, metadata=metadata, data_version=dg.DataVersion(str(version.version))
+            asset_key=context.asset_key,
+            metadata=metadata | about,
+            data_version=dg.DataVersion(str(version.version)),
+            tags={"mlflow/run_id": version.run_id, "mlflow/version": str(version.version)},
         )
-        yield from check_results(context, decision, CHECKS)
+        yield from check_results(context, made.decision, CHECKS)
 
     return asset
 
@@ -120,3 +131,177 @@ def candidate_model(
 def _too_little(name: str, earlier: int, holdout: int, as_of: datetime) -> Decision:
     why = f"{earlier} labelled rows to fit on and {holdout} later ones to judge on: both are needed"
     return Decision(name, "retrain", as_of, why, (Evidence("floor", Verdict.INCONCLUSIVE, why),))
+
+
+def _job(
+    model: Model, snapshot: Snapshot, earlier: pd.DataFrame, holdout: pd.DataFrame, as_of: datetime, seed: int
+) -> Job:
+    features, label = snapshot.features.features, snapshot.features.label
+    known = matured(snapshot.frame, label, as_of)
+    return Job(
+        recipe=model.recipe(),
+        frame=known[[*features, label]],
+        earlier=pd.Series(known.index.isin(earlier.index), index=known.index),
+        holdout=pd.Series(known.index.isin(holdout.index), index=known.index),
+        features=features,
+        target=label,
+        seed=seed,
+    )
+
+
+def _fit(
+    context: dg.AssetExecutionContext,
+    job: Job,
+    lineage: Lineage,
+    model: str,
+    data: Dataset,
+    memory_gib: float | None,
+) -> tuple[FullFit, str | None]:
+    """The fit, and the run of MLflow that it was told to while it went on: none for a recipe that tells nothing."""
+    if not job.recipe.reports:
+        return _placed(context, job, silent, memory_gib), None
+    tags = {"dagster.asset": context.asset_key.to_user_string(), "dagster.partition": context.partition_key}
+    with lineage.training(model, dagster_run_id=context.run_id, tags=tags, dataset=data) as told:
+        fitted = _placed(context, job, told, memory_gib)
+    if told.why:
+        context.log.warning(f"{told.dropped} reports of the fit are missing in MLflow: {told.why}")
+    return fitted, told.run_id
+
+
+def _placed(context: dg.AssetExecutionContext, job: Job, report: Report, memory_gib: float | None) -> FullFit:
+    """In this process, or in one of its own whose end does not end ours."""
+    if memory_gib is None:
+        return full_fit(job, report)
+    import psutil
+
+    def heard(line: str) -> None:
+        if (found := child.heard(line)) is not None:
+            report(*found)
+
+    limit = max(int(memory_gib * GIB) - psutil.Process().memory_info().rss, 0)
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        child.write_job(folder, job)
+        ended = limited.run([sys.executable, "-m", child.__name__, place, str(limit)], heard)
+        if ended.code == 0:
+            return child.read_result(folder)
+        ending = Ending(ended.code, error=child.read_error(folder), said=ended.said, oom_kills=ended.oom_kills)
+    raise _consequence(context, ending, memory_gib)
+
+
+def _consequence(context: dg.AssetExecutionContext, ending: Ending, memory_gib: float) -> Exception:
+    """What Dagster is told: to start the step again, or that it failed and why."""
+    cause = cause_of(ending)
+    again = context.retry_number < RESTARTS[cause]
+    why = explained(ending, memory_gib, again)
+    if again:
+        context.log.warning(why)
+        return dg.RetryRequested(max_retries=RESTARTS[cause])
+    metadata = {
+        "cause": dg.MetadataValue.text(cause.value),
+        "exit_code": dg.MetadataValue.int(ending.code or 0),
+        "memory_gib": dg.MetadataValue.float(float(memory_gib)),
+        "said": dg.MetadataValue.text(ending.error or ending.said),
+    }
+    return dg.Failure(why, metadata=metadata, allow_retries=False)
+
+
+def _rival(
+    context: dg.AssetExecutionContext,
+    model: str,
+    lineage: Lineage,
+    store: Store,
+    job: Job,
+    holdout: pd.DataFrame,
+    settings: TrainingSettings,
+) -> Rival:
+    current = champion(model, lineage, store)
+    if current is None:
+        return Rival()
+    scorer = Scorer(lineage.onnx(model, current.version))
+    change = schema_change(scorer.features, job.features, settings.accept_schema, context.run.tags.get(ACCEPT_TAG, ""))
+    return Rival(current.version, change, scorer(holdout, scorer.features) if change.comparable else None)
+
+
+def _evaluated(
+    name: str,
+    job: Job,
+    fitted: FullFit,
+    holdout: pd.DataFrame,
+    rival: Rival,
+    settings: TrainingSettings,
+    snapshot: Snapshot,
+    as_of: datetime,
+    training: str | None,
+) -> Evaluated:
+    scores = score(fitted.judged, holdout, job.features)
+    inputs = {"snapshot": snapshot.digest, "recipe": job.recipe.digest}
+    if rival.version is not None:
+        inputs["champion"] = str(rival.version)
+    decision = judge(
+        name, holdout, job.target, scores, rival.scores, settings, fitted.parity, as_of, inputs, rival.change
+    )
+    slices = decision.details.get("slices", ())
+    pictures = figures(holdout[job.target].to_numpy(), scores, rival.scores, slices)
+    return Evaluated(job, fitted, holdout, scores, decision, pictures, training)
+
+
+def _register(
+    context: dg.AssetExecutionContext,
+    model: str,
+    lineage: Lineage,
+    store: Store,
+    made: Evaluated,
+    snapshot: Snapshot,
+    drift: DriftSettings,
+) -> tuple[RegisteredVersion, dict[str, dg.MetadataValue]]:
+    """The version with its reference, and what its page shows of it."""
+    job, holdout, decision = made.job, made.holdout, made.decision
+    labels, days = holdout[job.target].to_numpy(), pd.to_datetime(holdout["event_time"]).dt.floor("D").to_numpy()
+    bound = loss_bound((made.scores - labels) ** 2, days)
+    weights = importance(made.fitted.onnx, holdout, job.features, job.target, job.seed)
+    known = matured(snapshot.frame, job.target, decision.as_of)
+    answered = known.assign(answer=score(made.fitted.onnx, known, job.features))
+    reference = build_reference(answered, job.features, weights, drift, bound)
+    origin = {
+        "decision": decision.digest,
+        "as_of": decision.as_of.isoformat(),
+        "source": "trimtab",
+        "dagster.asset": context.asset_key.to_user_string(),
+        "dagster.partition": context.partition_key,
+    }
+    version = lineage.register(
+        model,
+        made.fitted.onnx,
+        dagster_run_id=context.run_id,
+        snapshot_digest=snapshot.digest,
+        snapshot_uri=snapshot.key,
+        params={
+            "recipe": job.recipe.digest,
+            "framework": made.fitted.framework,
+            "seed": str(job.seed),
+            "rows": str(len(known)),
+        },
+        metrics={e.name: e.statistic for e in decision.evidence if e.statistic is not None},
+        artifacts={**made.pictures, **importance_figure(weights), "decision.json": decision.to_json()},
+        tags=origin | ({"training.run_id": made.training} if made.training else {}),
+    )
+    store.put(reference_key(model, version.version), reference.to_bytes())
+    return version, {
+        "version": dg.MetadataValue.int(version.version),
+        "mlflow_version": dg.MetadataValue.url(lineage.model_page(model, version.version)),
+        "framework": dg.MetadataValue.text(made.fitted.framework),
+        "snapshot": dg.MetadataValue.text(snapshot.key),
+        "loss_bound": dg.MetadataValue.float(round(bound, 5)),
+        "weights": dg.MetadataValue.json({name: round(value, 4) for name, value in weights.items()}),
+    }
+
+
+def _cells(made: Evaluated, rival: Rival, snapshot: Snapshot, lineage: Lineage, model: str, cells: int) -> Cells:
+    """Distilled from what serves now, where the challenger has to do no worse; from itself where that cannot answer."""
+    job = made.job
+    known = matured(snapshot.frame, job.target, made.decision.as_of)
+    answers = rival.version is not None and rival.scores is not None
+    serving = lineage.onnx(model, rival.version) if answers and rival.version else made.fitted.onnx
+    scorer = Scorer(serving)
+    return build_cells(known, job.features, scorer(known, scorer.features), cells)

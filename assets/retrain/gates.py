@@ -10,6 +10,7 @@ import pandas as pd
 
 from assets.decision import Decision, Evidence
 from assets.retrain.measures import auc, calibration_error, losses, upper_bound
+from assets.retrain.schema import ACCEPT_TAG, SchemaChange
 from assets.retrain.settings import TrainingSettings
 from assets.verdict import Verdict
 
@@ -35,31 +36,35 @@ def judge(
     parity: float,
     as_of: datetime,
     inputs: Mapping[str, str],
+    change: SchemaChange | None = None,
 ) -> Decision:
     """May this candidate get a version? candidate, champion: (n,) probabilities on the rows of `holdout`.
 
-    `holdout` has event_time, the target and the slice columns. Evidence: schema, floor, champion, slices, calibration,
-    parity; schema alone when it does not hold, floor alone (INCONCLUSIVE) when the hold-out is too small.
+    `holdout` has event_time, the target and the slice columns. change: of the inputs against the champion's, None
+    without one; champion may be None where it cannot answer the rows for that. Evidence: schema, floor, champion,
+    slices, calibration, parity; schema alone when it does not hold, floor alone (INCONCLUSIVE) when the hold-out is too
+    small.
     """
-    schema = _schema(holdout, target, candidate, champion, settings)
+    schema = _schema(holdout, target, candidate, champion, settings, change)
+    recorded = {"schema": change.as_details()} if change is not None and change.names else {}
     if schema.verdict is not Verdict.PASS:
-        return Decision(model, "retrain", as_of, schema.why, (schema,), inputs)
+        return Decision(model, "retrain", as_of, schema.why, (schema,), inputs, recorded)
     labels = holdout[target].to_numpy(dtype=np.float64)
     if shortage := _shortage(labels, settings):
-        return Decision(model, "retrain", as_of, shortage.why, (shortage,), inputs, {"rows": len(labels)})
+        return Decision(model, "retrain", as_of, shortage.why, (shortage,), inputs, {"rows": len(labels), **recorded})
     days = holdout["event_time"].dt.floor("D").to_numpy()
     slices, table = _slices(holdout, labels, candidate, champion, settings)
     evidence = (
         schema,
         _floor(labels, candidate, settings),
-        _champion(labels, days, candidate, champion, settings),
+        _champion(labels, days, candidate, champion, settings, change),
         slices,
         _calibration(labels, candidate, champion, settings),
         _parity(parity, settings),
     )
     failed = [item for item in evidence if item.verdict is not Verdict.PASS]
     why = " ".join(item.why for item in failed) or f"The candidate holds on {len(labels)} later rows. {evidence[2].why}"
-    details = _details(labels, days, candidate, champion) | {"parity": parity, "slices": table}
+    details = _details(labels, days, candidate, champion) | {"parity": parity, "slices": table} | recorded
     return Decision(model, "retrain", as_of, why, evidence, inputs, details)
 
 
@@ -69,6 +74,7 @@ def _schema(
     candidate: np.ndarray,
     champion: np.ndarray | None,
     settings: TrainingSettings,
+    change: SchemaChange | None,
 ) -> Evidence:
     def flaw(why: str, verdict: Verdict = Verdict.FAIL) -> Evidence:
         return Evidence("schema", verdict, why)
@@ -88,7 +94,21 @@ def _schema(
         bad = int(np.sum(~((scores >= 0) & (scores <= 1))))
         if bad:
             return flaw(f"The {name} gave {bad} answers that are no probabilities.", verdict)
-    return Evidence("schema", Verdict.PASS, f"All answers to {len(holdout)} rows are probabilities.", 0.0, 0.0)
+    why = f"All answers to {len(holdout)} rows are probabilities."
+    return _inputs(change, why) if change is not None else Evidence("schema", Verdict.PASS, why, 0.0, 0.0)
+
+
+def _inputs(change: SchemaChange, why: str) -> Evidence:
+    """Clients go on sending what the champion takes. statistic: inputs that they would have to change."""
+    if change.open:
+        why = (
+            f"The candidate {change.said()}: requests made for the champion would be refused. Keep the inputs, or "
+            f"accept the change of {', '.join(change.open)} in training.accept_schema or by the run tag {ACCEPT_TAG}."
+        )
+        return Evidence("schema", Verdict.FAIL, why, float(len(change.open)), 0.0)
+    if change.names:
+        why = f"{why} The candidate {change.said()}: accepted by {change.by}."
+    return Evidence("schema", Verdict.PASS, why, 0.0, 0.0)
 
 
 def _shortage(labels: np.ndarray, settings: TrainingSettings) -> Evidence | None:
@@ -115,7 +135,11 @@ def _champion(
     candidate: np.ndarray,
     champion: np.ndarray | None,
     settings: TrainingSettings,
+    change: SchemaChange | None,
 ) -> Evidence:
+    if champion is None and change is not None:
+        why = f"The champion cannot answer these rows, for the candidate {change.said()}: the other gates decide alone."
+        return Evidence("champion", Verdict.PASS, why)
     if champion is None:
         return Evidence("champion", Verdict.PASS, "There is no champion yet: the other gates decide alone.")
     difference = losses(labels, candidate) - losses(labels, champion)

@@ -1,7 +1,7 @@
 """The gate for people: curves, importance, and a scorecard."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,16 +21,24 @@ def figures(
     labels: np.ndarray,
     candidate: np.ndarray,
     champion: np.ndarray | None,
-    weights: Mapping[str, float] | None = None,
+    slices: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, bytes]:
-    """PNG bytes by file name: plots/roc.png, plots/calibration.png and, with weights, plots/importance.png."""
+    """PNG bytes by file name: plots/roc.png, plots/calibration.png and, with slices, plots/slices.png.
+
+    slices: the table of a retrain decision.
+    """
     lines = [("candidate", candidate, CANDIDATE)]
     if champion is not None:
         lines.insert(0, ("champion", champion, CHAMPION))
     drawn = {"plots/roc.png": _png(_roc, labels, lines), "plots/calibration.png": _png(_calibration, labels, lines)}
-    if weights:
-        drawn["plots/importance.png"] = _png(_importance, weights)
+    if slices:
+        drawn["plots/slices.png"] = _png(_slices, slices)
     return drawn
+
+
+def importance_figure(weights: Mapping[str, float]) -> dict[str, bytes]:
+    """PNG bytes of plots/importance.png."""
+    return {"plots/importance.png": _png(_importance, weights)}
 
 
 def scorecard(decision: Decision) -> str:
@@ -96,3 +104,19 @@ def _importance(axes: "Axes", weights: Mapping[str, float]) -> None:
     ordered = sorted(weights.items(), key=lambda item: item[1])
     axes.barh([name for name, _ in ordered], [weight for _, weight in ordered], color=CANDIDATE)
     axes.set(title="What the answers rest on", xlabel="share of permutation importance")
+
+
+def _slices(axes: "Axes", table: Sequence[Mapping[str, Any]]) -> None:
+    """The slices of most rows: a long list is read in the record."""
+    shown = sorted(table, key=lambda row: -row["rows"])[:20]
+    names = [f"{row['slice']} ({row['rows']})" for row in shown]
+    compared = all(np.isfinite(row["increase"]) for row in shown)
+    values = [row["increase"] if compared else row["loss"] for row in shown]
+    axes.barh(names, values, color=CANDIDATE)
+    noise = [row["noise"] for row in shown]
+    if compared and np.all(np.isfinite(noise)):
+        # Beyond this mark a slice has become worse by more than chance explains.
+        axes.plot(noise, names, "|", color="#c0392b", markersize=12, label="chance explains up to here")
+        axes.legend(loc="lower right", frameon=False)
+    axes.invert_yaxis()
+    axes.set(title="Loss by slice", xlabel="change of loss against the champion" if compared else "mean loss")

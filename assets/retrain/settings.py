@@ -26,3 +26,6 @@ class TrainingSettings(BaseModel):
         0.1, gt=0, le=1, description="Largest mean gap of probability and frequency, or the champion's if larger."
     )
     max_parity: float = Field(1e-5, gt=0, lt=0.1, description="Largest difference of the estimator and its ONNX.")
+    accept_schema: tuple[str, ...] = Field(
+        (), description="Inputs that may come, go or change their type against the champion's: its clients know of it."
+    )

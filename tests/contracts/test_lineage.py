@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -19,16 +20,24 @@ NAMES = (f"model_{number}" for number in itertools.count())
 class Case:
     lineage: Lineage | MemoryLineage
     break_it: Callable[[], None]
+    mend_it: Callable[[], None]
 
 
 @pytest.fixture(scope="module", params=["fake", pytest.param("mlflow", marks=pytest.mark.integration)])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
     if request.param == "fake":
         fake = MemoryLineage()
-        yield Case(fake, lambda: setattr(fake, "down", True))
+        yield Case(fake, lambda: setattr(fake, "down", True), lambda: setattr(fake, "down", False))
         return
-    with running_mlflow(tmp_path_factory.mktemp("mlflow")) as (url, stop):
-        yield Case(Lineage(url), stop)
+    folder = tmp_path_factory.mktemp("mlflow")
+    with ExitStack() as servers:
+        url, stop = servers.enter_context(running_mlflow(folder))
+        stops = [stop]
+
+        def mend() -> None:
+            stops.append(servers.enter_context(running_mlflow(folder, port=int(url.rsplit(":", 1)[1])))[1])
+
+        yield Case(Lineage(url), lambda: stops[-1](), mend)
 
 
 @pytest.fixture
@@ -118,6 +127,28 @@ def test_a_run_is_followed_while_what_it_is_about_goes_on(lineage: Lineage | Mem
         lineage.follow("nosuchrun", {"x": 1.0}, 1)
 
 
+def test_a_step_that_is_tried_again_finds_the_record_of_its_earlier_try(
+    lineage: Lineage | MemoryLineage, model: str
+) -> None:
+    def kept(decision: str, again: bool) -> str:
+        return lineage.run(model, "drift", dagster_run_id="d1", tags={"decision": decision}, again=again)
+
+    first = kept("aa", again=False)
+    assert kept("aa", again=True) == first
+    assert kept("bb", again=True) != first
+    assert lineage.run(model, "shadow", dagster_run_id="d1", tags={"decision": "aa"}, again=True) != first
+
+
+def test_a_fit_is_followed_in_a_run_of_its_own(lineage: Lineage | MemoryLineage, model: str) -> None:
+    with lineage.training(model, dagster_run_id="d1") as told:
+        for step in range(3):
+            told(step, {"loss": 1.0 / (step + 1)})
+    with pytest.raises(KeyError), lineage.training(model, dagster_run_id="d1") as other:
+        raise KeyError("a bug of the recipe")
+    assert told.run_id != other.run_id
+    assert (told.sent, told.dropped) == (3, 0)
+
+
 def test_what_does_not_exist_is_named(lineage: Lineage | MemoryLineage, model: str) -> None:
     register(lineage, model)
     for call in (lineage.onnx, lineage.tags):
@@ -127,6 +158,18 @@ def test_what_does_not_exist_is_named(lineage: Lineage | MemoryLineage, model: s
         lineage.set_alias(model, "champion", 9)
     with pytest.raises(LineageError):
         lineage.tag(model, 9, "rolled_back", "x")
+
+
+def test_nothing_is_registered_twice_when_a_dead_server_comes_back(case: Case, model: str) -> None:
+    register(case.lineage, model, run="before")
+    case.break_it()
+    with pytest.raises(LineageError):
+        register(case.lineage, model, run="during")
+    case.mend_it()
+    assert [register(case.lineage, model, run="during").version for _ in range(3)] == [2, 2, 2]
+    assert register(case.lineage, model, run="before").version == 1
+    with pytest.raises(LineageError, match=f"{model} version 3"):
+        case.lineage.tags(model, 3)
 
 
 def test_a_dead_server_is_told_at_once_and_by_address(case: Case) -> None:

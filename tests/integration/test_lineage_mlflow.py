@@ -3,13 +3,16 @@
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
 
 from resources.errors import DataError, LineageError
-from resources.lineage import Dataset, Lineage, RegisteredVersion
+from resources.lineage import Lineage, RegisteredVersion
+from resources.mlflow_entities import Dataset
+from resources.mlflow_model import written
 from tests.mlflow_server import running_mlflow
 from tests.serving_stack import tiny_onnx
 
@@ -90,8 +93,81 @@ def test_a_version_is_reached_from_its_snapshot_and_back(lineage: Lineage, model
     assert version["status"] == "READY"
     run = fetched(lineage, f"runs/get?run_id={made.run_id}")["run"]
     assert run["inputs"]["dataset_inputs"][0]["dataset"]["digest"] == ("ab" * 32)[:32]
-    files = {item["path"] for item in fetched(lineage, f"artifacts/list?run_id={made.run_id}&path=model")["files"]}
-    assert {"model/MLmodel", "model/model.onnx"} <= files
+    model_id = version["source"].removeprefix("models:/")
+    assert [item["model_id"] for item in run["outputs"]["model_outputs"]] == [model_id]
+    logged = lineage._client.get_logged_model(model_id)
+    assert (str(logged.status), logged.source_run_id) == ("READY", made.run_id)
+    told = [(item.key, item.value, item.dataset_digest, item.run_id) for item in logged.metrics or []]
+    assert told == [("auc", 0.7, ("ab" * 32)[:32], made.run_id)]
+
+
+def test_mlflow_loads_a_version_as_any_other_model_of_its_own(lineage: Lineage, model: str) -> None:
+    import mlflow.onnx
+    from mlflow.artifacts import download_artifacts
+
+    register(lineage, model)
+    place = download_artifacts(f"models:/{model}/1", tracking_uri=lineage.tracking_uri)
+    loaded = mlflow.onnx.load_model(place)
+    assert loaded.SerializeToString(deterministic=True) == tiny_onnx()
+
+
+def test_a_request_that_the_client_repeated_leaves_one_version(
+    lineage: Lineage, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first was lost: MLflow's client sends it again, and the server has made two."""
+    once: Any = type(lineage._client).create_model_version
+
+    def twice(*arguments: Any, **named: Any) -> Any:
+        once(*arguments, **named)
+        return once(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(lineage._client), "create_model_version", twice)
+        made = register(lineage, model)
+    assert made.version == 1
+    found = lineage._client.search_model_versions(f"name = '{model}'")
+    assert [int(item.version) for item in found] == [1]
+
+
+def test_a_fit_is_drawn_while_it_goes_on_and_closed_as_it_ended(lineage: Lineage, model: str) -> None:
+    seconds = itertools.count(1_700_000_000)
+    data = Dataset("rows", "ef" * 32, "features/y.parquet", rows=3)
+    tags = {"dagster.partition": "2013-02-01"}
+    with lineage.training(
+        model, dagster_run_id="d1", tags=tags, dataset=data, clock=lambda: float(next(seconds))
+    ) as told:
+        for step in range(4):
+            told(step, {"loss": 1.0 - step / 10})
+        # Seen from outside before it has ended.
+        history = fetched(lineage, f"metrics/get-history?run_id={told.run_id}&metric_key=loss")["metrics"]
+        assert [(item["step"], item["value"]) for item in history][:2] == [(0, 1.0), (1, 0.9)]
+        assert fetched(lineage, f"runs/get?run_id={told.run_id}")["run"]["info"]["status"] == "RUNNING"
+    with pytest.raises(KeyError), lineage.training(model, dagster_run_id="d1") as failed:
+        raise KeyError
+    run = fetched(lineage, f"runs/get?run_id={told.run_id}")["run"]
+    assert run["info"]["status"] == "FINISHED"
+    assert run["inputs"]["dataset_inputs"][0]["dataset"]["digest"] == ("ef" * 32)[:32]
+    assert fetched(lineage, f"runs/get?run_id={failed.run_id}")["run"]["info"]["status"] == "FAILED"
+
+
+def test_a_step_with_patience_registers_once_though_mlflow_was_killed_and_started_anew(
+    tmp_path_factory: pytest.TempPathFactory, model: str
+) -> None:
+    folder = tmp_path_factory.mktemp("killed")
+    with ExitStack() as servers:
+        url, stop = servers.enter_context(running_mlflow(folder))
+        stop()
+        slept: list[float] = []
+
+        def wait(pause_s: float) -> None:
+            slept.append(pause_s)
+            if len(slept) == 3:
+                servers.enter_context(running_mlflow(folder, port=int(url.rsplit(":", 1)[1])))
+
+        patient = Lineage(url, patience_s=60, sleep=wait)
+        made = register(patient, model)
+        assert slept == [0.5, 1.0, 2.0]
+        assert (made.version, register(patient, model).version) == (1, 1)
 
 
 def test_a_try_that_died_before_its_version_is_completed_by_the_next(
@@ -127,6 +203,7 @@ def test_bytes_that_changed_after_registration_are_refused(
     lineage: Lineage, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = register(lineage, model)
-    lineage._upload(made.run_id, {"model/model.onnx": tiny_onnx(9.0)})
+    with written({"model.onnx": tiny_onnx(9.0)}) as folder:
+        lineage._client.log_model_artifacts(lineage._model_of(made.run_id), str(folder))
     with pytest.raises(DataError, match=r"onnx\.digest"):
         lineage.onnx(model, made.version)

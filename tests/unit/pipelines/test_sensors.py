@@ -137,9 +137,10 @@ def test_an_alarm_within_the_cooldown_waits_and_a_later_one_starts(instance: dg.
     assert request.partition_key == WEEKS[2]
 
 
-def test_no_second_loop_starts_while_one_runs(instance: dg.DagsterInstance) -> None:
+@pytest.mark.parametrize("job", ["improve_weekly", "release_weekly"])
+def test_no_second_loop_starts_while_one_runs_or_a_release(instance: dg.DagsterInstance, job: str) -> None:
     ticking = Ticking(instance, spec())
-    run = dg.DagsterRun(job_name="improve_weekly", tags={"model": "churn"}, status=dg.DagsterRunStatus.STARTED)
+    run = dg.DagsterRun(job_name=job, tags={"model": "churn"}, status=dg.DagsterRunStatus.STARTED)
     instance.add_run(run)
     report(instance, WEEKS[0])
     assert ticking.tick() == []

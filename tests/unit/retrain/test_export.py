@@ -12,7 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from assets.recipe import Recipe
-from assets.retrain.export import NotConvertible, parity, to_onnx
+from assets.retrain.export import parity, to_onnx
+from assets.retrain.serving_form import NotConvertible
 
 from .conftest import FEATURES, Fitted, made_up
 
@@ -86,7 +87,7 @@ def _lambda_in_the_way(frame: pd.DataFrame, labels: pd.Series) -> Any:
         (lambda frame, labels: LinearRegression().fit(frame, labels), "classes are None"),
         (lambda frame, labels: KNeighborsClassifier().fit(frame, labels + 1), r"serving needs \[0, 1\]"),
         (_lambda_in_the_way, "does not convert"),
-        (lambda frame, labels: "a string", "classes are None"),
+        (lambda frame, labels: "a string", "of no known framework"),
     ],
 )
 def test_what_serving_could_not_load_is_refused_with_a_remedy(fitted: Fitted, fit: Any, reason: str) -> None:

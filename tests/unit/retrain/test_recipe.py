@@ -45,3 +45,10 @@ def test_a_recipe_that_cannot_fit_is_refused_by_file_and_field(tmp_path: Path, s
     with pytest.raises(SpecError) as raised:
         load_recipe(file)
     assert (raised.value.file, raised.value.field) == (str(file), field)
+
+
+def test_a_library_that_is_missing_where_fits_run_is_named_with_the_remedy(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.py"
+    file.write_text("def fit(frame, target, seed):\n    import nowhere_at_all\n")
+    with pytest.raises(SpecError, match=r"recipe\.py: import = 'nowhere_at_all': is not installed where fits run"):
+        load_recipe(file).fit(pd.DataFrame({"x": [1.0], "y": [0]}), "y", 0)

@@ -103,7 +103,7 @@ class Shop:
         for number, row in enumerate(asked.to_dict("records")):
             event = microseconds(row["at"].to_pydatetime())
             ok = number % 50 > 0
-            access.append(Access(f"r{number}", "shop", event, event, "http", "blue", 200 if ok else 503, 0, ok, 1.0))
+            access.append(Access(f"r{number}", "shop", event, event, "http", "blue", 200 if ok else 503, 0, ok, 1.0, 1))
             inputs: dict[str, Any] = {name: np.array([row[name]], np.float32) for name in ("age", "visits")}
             if ok:
                 answers.append(
