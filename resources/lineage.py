@@ -151,8 +151,15 @@ class Lineage:
                     self._fill(run_id, params or {}, metrics or {}, dataset, model_id)
                     self._upload(run_id, artifacts or {})
             self._ensure_model(model)
-            source = f"models:/{self._model_of(run_id)}"
-            self._client.create_model_version(model, source, run_id, tags=short(marks, MAX_TAG), await_creation_for=0)
+            model_id = self._model_of(run_id)
+            self._client.create_model_version(
+                model,
+                f"models:/{model_id}",
+                run_id,
+                tags=short(marks, MAX_TAG),
+                await_creation_for=0,
+                model_id=model_id,
+            )
             # The client repeats a request whose answer was lost: a second version of it must not stay.
             return self._only(model, dagster_run_id, digest)
 

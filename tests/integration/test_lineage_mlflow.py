@@ -101,13 +101,14 @@ def test_a_version_is_reached_from_its_snapshot_and_back(lineage: Lineage, model
     assert told == [("auc", 0.7, ("ab" * 32)[:32], made.run_id)]
 
 
-def test_mlflow_loads_a_version_as_any_other_model_of_its_own(lineage: Lineage, model: str) -> None:
+def test_mlflow_loads_a_version_as_any_other_model_of_its_own(
+    lineage: Lineage, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import mlflow.onnx
-    from mlflow.artifacts import download_artifacts
 
     register(lineage, model)
-    place = download_artifacts(f"models:/{model}/1", tracking_uri=lineage.tracking_uri)
-    loaded = mlflow.onnx.load_model(place)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", lineage.tracking_uri)
+    loaded = mlflow.onnx.load_model(f"models:/{model}/1")
     assert loaded.SerializeToString(deterministic=True) == tiny_onnx()
 
 

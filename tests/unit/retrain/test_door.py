@@ -100,7 +100,7 @@ class Room:
         model = Model("made", "Made up.", ("team:ml",), "made", registry, self.folder / "recipe.py")
         partitions = dg.DailyPartitionsDefinition(START)
         bounds = TrainingSettings(**{"min_rows": 200, **settings})
-        asset = candidate_model(model, partitions, bounds, DriftSettings(), memory_gib)
+        asset = candidate_model(model, partitions, bounds, DriftSettings(), memory_gib=memory_gib)
         job = dg.Definitions(
             assets=[asset],
             jobs=[dg.define_asset_job("release", [asset], executor_def=dg.in_process_executor)],
