@@ -108,6 +108,9 @@ def _agent(
 ) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "pipelines.agent", "--pool", pool, "--replica", f"{pool}-0"]
     command += ["--triton", triton.url, "--repository", str(triton.repository), "--public-key", str(publisher.public)]
+    control_key = folder / f"{pool}.control"
+    control_key.write_text(triton.control_key)
+    command += ["--control-key", str(control_key)]
     command += ["--s3-endpoint", str(store.endpoint), "--bucket", store.bucket, "--gateway-folder", str(edge.folder)]
     return start(command, folder / f"agent-{pool}.log")
 

@@ -133,8 +133,12 @@ class Seen:
 
 
 def tally(answers: pd.DataFrame, cells: Cells, share: float, version: int, rung: float | None = None) -> Seen:
-    """answers: rows of the log that both arms answered (features, event_time, version); version: the canary's."""
-    assigned = cells.assign(answers)
+    """answers: rows of the log that both arms answered (features, event_time, version); version: the canary's.
+
+    The log of a quiet look has no columns of features, and a client may leave one out: what lacks counts as null.
+    """
+    lacks = [name for name in cells.features if name not in answers]
+    assigned = cells.assign(answers.assign(**dict.fromkeys(lacks, np.nan)))
     mine = (answers["version"] == str(version)).to_numpy()
     hours = answers.loc[mine, "event_time"].dt.hour
     return Seen(

@@ -206,6 +206,14 @@ def test_one_failed_request_more_never_lowers_the_bound() -> None:
     assert replace(standing(base, 0, SETTINGS), covered=0.0).could_fail == found[0]
 
 
-def test_the_log_without_the_models_columns_is_told() -> None:
-    with pytest.raises(KeyError):
-        tally(pd.DataFrame({"version": ["2"], "event_time": pd.to_datetime(["2024-01-01"], utc=True)}), CELLS, 0.5, 2)
+def test_a_look_without_answers_counts_nothing() -> None:
+    empty = pd.DataFrame({"version": pd.Series(dtype=str), "event_time": pd.Series(dtype="datetime64[us, UTC]")})
+    seen = tally(empty, CELLS, 0.5, 2)
+    assert (sum(seen.canary), sum(seen.both), seen.beyond, sum(seen.hours)) == (0, 0, 0, 0)
+
+
+def test_answers_that_lack_a_feature_lie_outside_every_cell() -> None:
+    logged = rows(40).assign(version="2")
+    for name in CELLS.features:
+        seen = tally(logged.drop(columns=name), CELLS, 0.5, 2)
+        assert seen.canary[CELLS.outside] == 40

@@ -139,6 +139,7 @@ def test_on_kubernetes_every_improving_step_has_a_pod_and_watching_stays_in_one_
     names = {job.name: job.executor_def.name for job in build_jobs([spec], KUBERNETES) if job.executor_def is not None}
     assert names == {
         "watch_weekly": dg.in_process_executor.name,
+        "page_weekly": dg.in_process_executor.name,
         "improve_weekly": KUBERNETES,
         "release_weekly": KUBERNETES,
     }
