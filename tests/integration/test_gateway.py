@@ -330,8 +330,8 @@ def test_writers_in_several_processes_do_not_undo_each_other(edge: Edge) -> None
 def test_routes_that_envoy_refuses_are_an_error_and_the_former_ones_stay(
     edge: Edge, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def table(splits: Any, version: str) -> Any:
-        right = envoy_routes.routes(splits, version)
+    def table(splits: Any, version: str, *others: Any) -> Any:
+        right = envoy_routes.routes(splits, version, *others)
         return (
             right
             if "broken" not in splits

@@ -69,7 +69,10 @@ def kill_at_the_next_transition(site: Site, process: BaseProcess, before: Rollou
     deadline = time.monotonic() + 60
     while True:
         state = now(site)
-        if state.closed or (state.phase, state.rung, state.confirmed) != (before.phase, before.rung, before.confirmed):
+        begun = state.started_at == before.started_at  # until then the store holds the rollout before this one
+        if begun and (
+            state.closed or (state.phase, state.rung, state.confirmed) != (before.phase, before.rung, before.confirmed)
+        ):
             break
         assert process.is_alive(), f"the driver ended by itself in {state.phase}"
         assert time.monotonic() < deadline, f"stuck in {state.phase} {state.rung}"
