@@ -81,7 +81,9 @@ class S3Store:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        return boto3.client("s3", endpoint_url=self.endpoint, region_name=self.region, config=config)
+        # A session of its own: boto3's default one keeps the credentials of the first store that asked.
+        session = boto3.session.Session(region_name=self.region)
+        return session.client("s3", endpoint_url=self.endpoint, config=config)
 
     def ensure_bucket(self) -> None:
         """Create the bucket unless it is there."""
