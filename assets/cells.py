@@ -4,7 +4,6 @@ A canary that saw many requests may still have seen few kinds of them. The tree 
 score differs, the model does something else. Plain arrays, versioned with the snapshot they were made of.
 """
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from assets.arrays import pack, unpack
 from assets.scoring import as_served
 
 Floats = NDArray[np.float64]
@@ -130,23 +130,12 @@ class Cells:
         }
         arrays: dict[str, NDArray[Any]] = {name: getattr(self, name) for name in ARRAYS}
         arrays |= {f"ranks/{name}": ranks for name, ranks in self.ranks.items()}
-        buffer = io.BytesIO()
-        # numpy's stub takes allow_pickle for one more array
-        arrays["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-        return buffer.getvalue()
+        return pack(json.dumps(meta).encode(), arrays)
 
     @classmethod
     def from_bytes(cls, body: bytes) -> "Cells":
         """The inverse of `to_bytes`. ValueError says what is wrong with the bytes."""
-        try:
-            with np.load(io.BytesIO(body), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            meta = json.loads(arrays["meta"].tobytes())
-        except Exception as error:
-            raise ValueError(f"no cells ({len(body)} bytes): {error}; train the model again") from error
-        if meta["format"] != FORMAT:
-            raise ValueError(f"cells of format {meta['format']}, this code reads {FORMAT}: train the model again")
+        meta, arrays = unpack(body, "cells", FORMAT, "train the model again")
         words = {name: tuple(found) for name, found in meta["words"].items()}
         return cls(
             features=meta["features"],

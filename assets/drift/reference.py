@@ -1,7 +1,6 @@
 """What the champion was trained on, in the form that windows are compared with."""
 
 import hashlib
-import io
 import json
 import math
 from collections import defaultdict
@@ -14,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from assets.arrays import pack, unpack
 from assets.drift.aggregate import (
     ANSWER,
     Columns,
@@ -83,22 +83,12 @@ class Reference:
     def to_bytes(self) -> bytes:
         """A compressed npz of plain arrays: nothing in it is ever executed."""
         meta, arrays = self._parts()
-        buffer = io.BytesIO()
-        # numpy's stub takes allow_pickle for one more array
-        np.savez_compressed(buffer, meta=np.frombuffer(meta, dtype=np.uint8), **arrays)  # type: ignore[arg-type]
-        return buffer.getvalue()
+        return pack(meta, arrays)
 
     @classmethod
     def from_bytes(cls, body: bytes) -> "Reference":
         """The inverse of `to_bytes`. ValueError says what is wrong with the bytes."""
-        try:
-            with np.load(io.BytesIO(body), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            meta = json.loads(arrays["meta"].tobytes())
-        except Exception as error:
-            raise ValueError(f"not a drift reference ({len(body)} bytes): {error}; build it again") from error
-        if meta["format"] != FORMAT:
-            raise ValueError(f"drift reference of format {meta['format']}, this code reads {FORMAT}: build it again")
+        meta, arrays = unpack(body, "a drift reference", FORMAT, "build it again")
         types = {**meta["features"], **({ANSWER: "float"} if f"counts/{ANSWER}" in arrays else {})}
         marginals = {name: _marginal(name, type_, meta, arrays) for name, type_ in types.items()}
         return cls(
