@@ -37,7 +37,7 @@ PREFERRED: dict[str, Mapping[str, int]] = {
     "triton-green": {"http": 8010, "grpc": 8011, "metrics": 8012},
     "triton-lite": {"http": 8020, "grpc": 8021, "metrics": 8022},
     "gateway": {"client": 8080, "admin": 9901},
-    "observer": {"http": 8090, "access": 8091, "copies": 8092},
+    "observer": {"http": 8090, "access": 8091},
     **dagster.PORTS,
 }
 FRESH = timedelta(seconds=15)
@@ -257,9 +257,7 @@ def _gateway(home: Path, addresses: Addresses) -> Part:
         address=f"http{'s' * bool(front.certificate)}://{addresses.gateway}",
         ports=ports,
         environment=inherited(),
-        prepare=partial(
-            envoy.prepare, folder, ports["client"], ports["admin"], pools, observer["access"], observer["copies"], lite
-        ),
+        prepare=partial(envoy.prepare, folder, ports["client"], ports["admin"], pools, observer["access"], lite),
     )
 
 
@@ -267,7 +265,6 @@ def _observer(addresses: Addresses, told: Mapping[str, str]) -> Part:
     ports, url = addresses.ports["observer"], addresses.url("observer")
     where = {
         "--access-port": str(ports["access"]),
-        "--copies-port": str(ports["copies"]),
         "--http-port": str(ports["http"]),
         "--envoy-admin": addresses.url("gateway", "admin"),
         "--s3-endpoint": addresses.url("s3", "api"),

@@ -1,4 +1,4 @@
-"""Envoy's bootstrap as data: what it listens to, logs and copies. Pure; `local/envoy.py` writes it.
+"""Envoy's bootstrap as data: what it listens to and logs. Pure; `local/envoy.py` writes it.
 
 Field names are those of Envoy's v3 API: https://www.envoyproxy.io/docs/envoy/latest/api-v3/api.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from resources.envoy_fallback import DEGRADED, behind
 from resources.envoy_front import Front
-from resources.envoy_lua import MODEL_NAME
+from resources.envoy_lua import LUA
 
 Json = dict[str, Any]
 
@@ -28,17 +28,9 @@ METADATA = "trimtab"
 
 # Lua buffers a gRPC request to read its model's name, and a retry needs the body again.
 LARGEST_BUFFERED_BODY_BYTES = 64 * 1024 * 1024
-# How far behind the observer may fall before Envoy's reset takes away what it has not read.
-COPY_OPEN = "2s"
-
-COPIED = {
-    "request_header_mode": "SEND",
-    "response_header_mode": "SEND",
-    "request_body_mode": "STREAMED",
-    "response_body_mode": "STREAMED",
-    "request_trailer_mode": "SKIP",
-    "response_trailer_mode": "SKIP",
-}
+BATCH_BYTES = 256 * 1024
+# By these the observer reads a body.
+BODY_HEADERS = ("content-type", "content-encoding", "inference-header-content-length")
 
 
 def bootstrap(
@@ -47,7 +39,6 @@ def bootstrap(
     admin_port: int,
     pools: Mapping[str, tuple[int, int]],
     access_port: int,
-    copies_port: int,
     front: Front | None = None,
     lite: tuple[int, int] | None = None,
 ) -> Json:
@@ -68,8 +59,9 @@ def bootstrap(
     clusters += [
         _cluster("any-http", [_endpoints(https)], http2=False),
         _cluster("any-grpc", [_endpoints(grpcs)], http2=True),
-        _cluster("access", [_endpoints({"observer": [access_port]})], http2=True),
-        _cluster("copies", [_endpoints({"observer": [copies_port]})], http2=True),
+        # What the observer has not read yet waits here; beyond the limit entries are dropped.
+        _cluster("access", [_endpoints({"observer": [access_port]})], http2=True)
+        | {"per_connection_buffer_limit_bytes": LARGEST_BUFFERED_BODY_BYTES},
     ]
     if lite is not None:
         clusters = [behind(cluster, pools, lite) for cluster in clusters]
@@ -113,8 +105,7 @@ def _cluster(name: str, tiers: list[list[Json]], http2: bool) -> Json:
     """tiers: endpoints by priority; all traffic goes to the first but what a route's retry policy sends on."""
     protocol: Json = {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {}}
     endpoints = [{"priority": priority, "lb_endpoints": tier} for priority, tier in enumerate(tiers)]
-    # One stream a request is held open until deferred_close_timeout: the default of 1024 drops copies in silence,
-    # and the default of three retries at a time is too few when a pool restarts under load.
+    # Envoy's defaults are too few when a pool restarts under load: of requests at once 1024, of retries three.
     limits = {"max_connections": 10_000, "max_pending_requests": 100_000, "max_requests": 100_000, "max_retries": 1_000}
     return {
         "name": name,
@@ -148,7 +139,7 @@ def _connection_manager(folder: Path) -> Json:
         "path_with_escaped_slashes_action": "REJECT_REQUEST",
         "local_reply_config": _local_replies(),
         "access_log": _access_logs(),
-        "http_filters": [_lua(), _copies(), named("router", "extensions.filters.http.router.v3.Router")],
+        "http_filters": [_lua(), named("router", "extensions.filters.http.router.v3.Router")],
     }
 
 
@@ -157,7 +148,7 @@ def named(name: str, kind: str, **fields: Any) -> Json:
 
 
 def _lua() -> Json:
-    return named("lua", "extensions.filters.http.lua.v3.Lua", default_source_code={"inline_string": MODEL_NAME})
+    return named("lua", "extensions.filters.http.lua.v3.Lua", default_source_code={"inline_string": LUA})
 
 
 def _local_replies() -> Json:
@@ -171,7 +162,7 @@ def _local_replies() -> Json:
 
 
 def _access_logs() -> list[Json]:
-    """The record of each inference request for the observer, and Envoy's own count of the same requests."""
+    """The record of each inference request for the observer, bodies included, and Envoy's own count of the same."""
     is_inference = {
         "extension_filter": named(
             "cel",
@@ -186,11 +177,12 @@ def _access_logs() -> list[Json]:
             "log_name": "requests",
             "transport_api_version": "V3",
             "buffer_flush_interval": "0.5s",
+            "buffer_size_bytes": BATCH_BYTES,
             "grpc_service": {"envoy_grpc": {"cluster_name": "access"}},
         },
-        additional_request_headers_to_log=["x-model", "x-event-time", UNIT, CELL_HEADER],
+        additional_request_headers_to_log=["x-model", "x-event-time", UNIT, CELL_HEADER, *BODY_HEADERS],
         # An answer without a body carries its grpc-status in the headers.
-        additional_response_headers_to_log=["grpc-status", DEGRADED],
+        additional_response_headers_to_log=["grpc-status", DEGRADED, *BODY_HEADERS],
         additional_response_trailers_to_log=["grpc-status"],
     )
     tags = [{"name": "model", "value_format": "%REQ(x-model)%"}]
@@ -202,27 +194,3 @@ def _access_logs() -> list[Json]:
         counters=[{"stat": {"name": REQUEST_COUNTER.split(".")[1], "tags": tags}, "value_fixed": 1}],
     )
     return [{**record, "filter": is_inference}, {**count, "filter": is_inference}]
-
-
-def _copies() -> Json:
-    """Copies of bodies for the observer. Envoy does not wait for it, and serves on without it."""
-    names = [
-        "x-request-id",
-        "x-model",
-        "x-event-time",
-        "content-type",
-        "content-encoding",
-        "inference-header-content-length",
-        DEGRADED,
-        ":status",
-    ]
-    return named(
-        "copies",
-        "extensions.filters.http.ext_proc.v3.ExternalProcessor",
-        grpc_service={"envoy_grpc": {"cluster_name": "copies"}, "timeout": "0.5s"},
-        observability_mode=True,
-        failure_mode_allow=True,
-        deferred_close_timeout=COPY_OPEN,
-        forward_rules={"allowed_headers": {"patterns": [{"exact": name} for name in names]}},
-        processing_mode=COPIED,
-    )

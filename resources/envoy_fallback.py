@@ -59,11 +59,4 @@ def with_fallback(route: Json, after_ms: float | None) -> Json:
         action["hedge_policy"] = {"hedge_on_per_try_timeout": True}
     value = f"%UPSTREAM_METADATA({_MARK}:degraded)%"
     header = {"header": {"key": DEGRADED, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-    made = {**route, "route": action, "response_headers_to_add": [*route.get("response_headers_to_add", []), header]}
-    mode = route.get("typed_per_filter_config", {}).get("copies", {}).get("overrides", {}).get("processing_mode")
-    if mode is not None:
-        # The observer has to see the mark.
-        copies = {**route["typed_per_filter_config"]["copies"]}
-        copies["overrides"] = {"processing_mode": {**mode, "response_header_mode": "SEND"}}
-        made["typed_per_filter_config"] = {**route["typed_per_filter_config"], "copies": copies}
-    return made
+    return {**route, "route": action, "response_headers_to_add": [*route.get("response_headers_to_add", []), header]}

@@ -1,9 +1,20 @@
-"""The Lua that Envoy runs on each request: it writes `x-model`, by which the routes are found."""
+"""The Lua that Envoy runs on each request: it writes `x-model`, by which the routes are found, and keeps the bodies.
+
+What is kept goes into the dynamic metadata, and with it into the request's own entry of the access log: one message
+tells all of a request. Envoy's external processing would open a stream for each (half a millisecond on two cores).
+"""
+
+# Where an entry's metadata holds a body, as base64: its strings are text. `SIZE` is of the body as it was.
+REQUEST_BODY, ANSWER_BODY, BODY, SIZE = "trimtab.request", "trimtab.answer", "body", "bytes"
+# A larger body is served like any other, but not copied; the observer counts it as not read.
+LARGEST_COPY_BYTES = 4 * 1024 * 1024
 
 # A client's own x-model is always removed: believed, it would send one model's requests by another model's split.
 # In a protobuf the last field 1 wins, as it does in Triton, so all top-level fields are walked.
 # A gRPC message compressed by its client (first byte 1) hides its name; its client is told to send it plain.
-MODEL_NAME = """
+LUA = (
+    f"local LARGEST = {LARGEST_COPY_BYTES}"
+    + """
 local SERVICE = "/inference.GRPCInferenceService/"
 local ABOUT_A_MODEL = {ModelInfer = true, ModelReady = true, ModelMetadata = true, ModelConfig = true,
                        ModelStatistics = true}
@@ -54,6 +65,23 @@ local function name_in(body)
   return name
 end
 
+local function keep(handle, where, size, text)
+  local metadata = handle:streamInfo():dynamicMetadata()
+  metadata:set(where, "bytes", size)
+  if size <= LARGEST then metadata:set(where, "body", handle:base64Escape(text)) end
+end
+
+-- The chunks go on as they come: nothing waits for the copy.
+local function keep_chunks(handle, where)
+  local parts, size = {}, 0
+  for chunk in handle:bodyChunks() do
+    size = size + chunk:length()
+    parts = size <= LARGEST and parts or {}
+    if size <= LARGEST then parts[#parts + 1] = chunk:getBytes(0, chunk:length()) end
+  end
+  if size > 0 then keep(handle, where, size, table.concat(parts)) end
+end
+
 function envoy_on_request(handle)
   local headers = handle:headers()
   headers:remove("x-model")
@@ -69,11 +97,22 @@ function envoy_on_request(handle)
         return
       end
       name = name_in(body)
+      if path == SERVICE .. "ModelInfer" then
+        keep(handle, "trimtab.request", body:length(),
+             body:length() <= LARGEST and body:getBytes(0, body:length()) or "")
+      end
     end
   end
   if name ~= nil and name:match("^[%w%._%-]+$") then
     handle:headers():add("x-model", name)  -- what was held before a yield in body() is out of scope after it
     handle:clearRouteCache()
   end
+  if name ~= nil and path:match("^/v2/.*/infer$") then keep_chunks(handle, "trimtab.request") end
+end
+
+function envoy_on_response(handle)
+  local asked = handle:streamInfo():dynamicMetadata():get("trimtab.request")
+  if asked ~= nil and handle:headers():get(":status"):match("^2") then keep_chunks(handle, "trimtab.answer") end
 end
 """
+)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from resources.envoy_config import (
     CELL_HEADER,
-    COPIED,
     INFER_ROUTE,
     METADATA,
     ROUTE_TABLE,
@@ -94,10 +93,7 @@ def _needed_routes(cells: Sequence[int], weights: Mapping[str, int]) -> list[Jso
 
 def _infer_routes(weights: Mapping[str, int], mirror: str | None) -> list[Json]:
     return [
-        {
-            **_route({"path": _GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
-            "typed_per_filter_config": _grpc_copies(),
-        },
+        _route({"path": _GRPC_SERVICE + "ModelInfer"}, _split("grpc", weights, mirror), INFER_ROUTE),
         _route(_regex(_HTTP_MODEL + "/infer"), _split("http", weights, mirror), INFER_ROUTE),
     ]
 
@@ -133,19 +129,7 @@ def _regex(expression: str) -> Json:
 
 
 def _route(match: Json, action: Json, name: str = "about") -> Json:
-    route = {"name": name, "match": match, "route": action}
-    return route if name == INFER_ROUTE else {**route, "typed_per_filter_config": _uncopied()}
-
-
-def _grpc_copies() -> Json:
-    """Only trailers end a gRPC answer: with them the observer need not wait for the stream to be closed."""
-    mode = {**COPIED, "response_header_mode": "SKIP", "response_trailer_mode": "SEND"}
-    kind = TYPE + "extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
-    return {"copies": {"@type": kind, "overrides": {"processing_mode": mode}}}
-
-
-def _uncopied() -> Json:
-    return {"copies": {"@type": TYPE + "extensions.filters.http.ext_proc.v3.ExtProcPerRoute", "disabled": True}}
+    return {"name": name, "match": match, "route": action}
 
 
 def _split(kind: str, weights: Mapping[str, int], mirror: str | None) -> Json:
@@ -242,7 +226,7 @@ def _header(key: str, value: str) -> Json:
 def _refusals(reason: str, grpc_status: str) -> list[Json]:
     answer = {"status": 404, "body": {"inline_string": reason}}
     is_grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc"}}
-    common = {"name": "refused", "direct_response": answer, "typed_per_filter_config": _uncopied()}
+    common = {"name": "refused", "direct_response": answer}
     return [
         {
             **common,

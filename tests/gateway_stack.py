@@ -93,7 +93,6 @@ class Edge:
     client: int
     admin: int
     access: int
-    copies: int
     pools: dict[str, tuple[int, int]]
     gateway: Gateway
     process: "subprocess.Popen[bytes] | None" = None
@@ -108,7 +107,7 @@ class Edge:
         return f"http://127.0.0.1:{self.admin}"
 
     def start(self) -> None:
-        envoy.prepare(self.folder, self.client, self.admin, self.pools, self.access, self.copies, self.lite)
+        envoy.prepare(self.folder, self.client, self.admin, self.pools, self.access, self.lite)
         self.process = start(envoy.command(SERVERS, self.folder), self.folder / "envoy.log")
         wait_until(self.is_ready, what="envoy")
 
@@ -130,11 +129,11 @@ def running_edge(
     folder: Path, pools: dict[str, tuple[int, int]] | None = None, lite: tuple[int, int] | None = None
 ) -> Iterator[Edge]:
     """An Envoy alone: without pools it gets free ports for them, and the caller starts what answers there."""
-    client, admin, access, copies, *rest = free_ports(8)
+    client, admin, access, *rest = free_ports(7)
     pools = pools or {"blue": (rest[0], rest[1]), "green": (rest[2], rest[3])}
     folder.mkdir(parents=True, exist_ok=True)
     gateway = Gateway(folder, f"http://127.0.0.1:{admin}")
-    edge = Edge(folder, client, admin, access, copies, pools, gateway, lite=lite)
+    edge = Edge(folder, client, admin, access, pools, gateway, lite=lite)
     edge.start()
     try:
         yield edge
@@ -153,8 +152,8 @@ def running_observer(folder: Path, edge: Edge, store: S3Store, *flags: str) -> I
     """The observer as people start it, behind the edge's Envoy."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "pipelines.observer", "--access-port", str(edge.access), "--copies-port"]
-    command += [str(edge.copies), "--http-port", str(port), "--envoy-admin", edge.admin_url]
+    command = [sys.executable, "-m", "pipelines.observer", "--access-port", str(edge.access)]
+    command += ["--http-port", str(port), "--envoy-admin", edge.admin_url]
     command += ["--s3-endpoint", str(store.endpoint), "--bucket", store.bucket, *flags]
     process = start(command, folder / "observer.log")
     try:

@@ -129,7 +129,8 @@ def main() -> None:
     parser.add_argument("--delay-s", type=float, default=0.0)
     args = parser.parse_args()
     counts = Counts()
-    server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
+    options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]  # as Triton
+    server = grpc.server(ThreadPoolExecutor(8), options=options)
     servicer = Grpc(args.version, counts, args.unavailable, args.delay_s)
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
     server.add_insecure_port(f"127.0.0.1:{args.grpc_port}")

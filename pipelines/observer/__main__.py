@@ -12,8 +12,7 @@ from resources.store import S3Store
 
 
 @click.command(help=__doc__)
-@click.option("--access-port", type=int, required=True, help="Where Envoy sends its access log (gRPC).")
-@click.option("--copies-port", type=int, required=True, help="Where Envoy sends copies of bodies (gRPC).")
+@click.option("--access-port", type=int, required=True, help="Where Envoy sends its access log with the bodies (gRPC).")
 @click.option("--http-port", type=int, required=True, help="/healthz, /metrics, /status, /completeness, /flush.")
 @click.option("--envoy-admin", required=True, help="URL of Envoy's admin interface.")
 @click.option("--s3-endpoint", default=None, help="URL of the object store; AWS itself without one.")
@@ -24,7 +23,6 @@ from resources.store import S3Store
 )
 def main(
     access_port: int,
-    copies_port: int,
     http_port: int,
     envoy_admin: str,
     s3_endpoint: str | None,
@@ -34,23 +32,23 @@ def main(
 ) -> None:
     observer = Observer(S3Store(bucket, s3_endpoint), envoy_admin, event_time_header, flush_s)
     try:
-        asyncio.run(_run(observer, access_port, copies_port, http_port))
+        asyncio.run(_run(observer, access_port, http_port))
     except OSError as error:
         sys.exit(f"observer: {error}: is another one running?")
     except RuntimeError as error:
         sys.exit(f"observer: {error}")
 
 
-async def _run(observer: Observer, access_port: int, copies_port: int, http_port: int) -> None:
+async def _run(observer: Observer, access_port: int, http_port: int) -> None:
     stopped, loop = asyncio.Event(), asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopped.set)
     observer.prepare()
-    servers = await streams.serve(observer.inbox, access_port, copies_port)
+    server = await streams.serve(observer.inbox, access_port)
     observer.start()
     http = web.serve(observer, http_port)
     await stopped.wait()
-    await asyncio.gather(*(server.stop(0.2) for server in servers))
+    await server.stop(0.2)
     await asyncio.to_thread(observer.stop)
     http.shutdown()
 

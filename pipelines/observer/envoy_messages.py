@@ -1,8 +1,8 @@
 """The few fields of Envoy's messages that the observer reads, wire-compatible; protobuf skips all others.
 
 The full set from PyPI (xds-protos) overwrites files of opentelemetry-proto, and MLflow no longer starts.
-Source: envoy/service/accesslog/v3/als.proto, envoy/data/accesslog/v3/accesslog.proto,
-envoy/service/ext_proc/v3/external_processor.proto, envoy/config/core/v3/base.proto.
+Source: envoy/service/accesslog/v3/als.proto, envoy/data/accesslog/v3/accesslog.proto, envoy/config/core/v3/base.proto,
+google/protobuf/struct.proto. A map is the repeated pair that it is on the wire, and text not worth a check is bytes.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 PACKAGE = "trimtab.envoy"
-TEXT, BYTES, FLAG, COUNT = "string", "bytes", "bool", "uint32"
+TEXT, BYTES, COUNT, REAL = "string", "bytes", "uint32", "double"
 TIME, SPAN, NUMBER = "google.protobuf.Timestamp", "google.protobuf.Duration", "google.protobuf.UInt32Value"
 
 # message -> field -> (number, type); "*" repeats, "map" is text to text.
@@ -26,6 +26,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "start_time": (5, TIME),
         "time_to_last_downstream_tx_byte": (12, SPAN),
         "upstream_cluster": (15, TEXT),
+        "metadata": (17, "Metadata"),
         "duration": (23, SPAN),
         "upstream_request_attempt_count": (24, COUNT),
     },
@@ -35,29 +36,17 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "response_headers": (4, "map"),
         "response_trailers": (5, "map"),
     },
-    "ProcessingRequest": {
-        "request_headers": (2, "HttpHeaders"),
-        "response_headers": (3, "HttpHeaders"),
-        "request_body": (4, "HttpBody"),
-        "response_body": (5, "HttpBody"),
-        "response_trailers": (7, "HttpTrailers"),
-    },
-    "HttpHeaders": {"headers": (1, "HeaderMap"), "end_of_stream": (3, FLAG)},
-    "HttpBody": {"body": (1, BYTES), "end_of_stream": (2, FLAG)},
-    "HttpTrailers": {"trailers": (1, "HeaderMap")},
-    "HeaderMap": {"headers": (1, "*HeaderValue")},
-    "HeaderValue": {"key": (1, TEXT), "value": (2, TEXT), "raw_value": (3, BYTES)},
+    "Metadata": {"filter_metadata": (1, "*Place")},
+    "Place": {"key": (1, TEXT), "value": (2, "Struct")},
+    "Struct": {"fields": (1, "*Field")},
+    "Field": {"key": (1, TEXT), "value": (2, "Value")},
+    "Value": {"number_value": (2, REAL), "string_value": (3, BYTES)},
 }
 
 
 def access_log_message(body: bytes) -> Any:
     """A StreamAccessLogsMessage. `google.protobuf.message.DecodeError` when it is none."""
     return message_class("StreamAccessLogsMessage").FromString(body)
-
-
-def processing_request(body: bytes) -> Any:
-    """A ProcessingRequest. `google.protobuf.message.DecodeError` when it is none."""
-    return message_class("ProcessingRequest").FromString(body)
 
 
 def message_class(name: str) -> Any:
@@ -81,10 +70,8 @@ def _classes() -> Mapping[str, Any]:
     file.dependency.extend(module.DESCRIPTOR.name for module in known)
     for name, fields in MESSAGES.items():
         message = file.message_type.add(name=name)
-        if name == "ProcessingRequest":
-            message.oneof_decl.add(name="request")
         for field, (number, type_) in fields.items():
-            _add(message, field, number, type_, f".{PACKAGE}.{name}", in_oneof=name == "ProcessingRequest")
+            _add(message, field, number, type_, f".{PACKAGE}.{name}")
     pool = descriptor_pool.DescriptorPool()
     for module in known:
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
@@ -92,13 +79,11 @@ def _classes() -> Mapping[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in MESSAGES}
 
 
-def _add(message: Any, name: str, number: int, type_: str, scope: str, *, in_oneof: bool) -> None:
+def _add(message: Any, name: str, number: int, type_: str, scope: str) -> None:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
     field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL)
-    if in_oneof:
-        field.oneof_index = 0
-    scalars = {TEXT: Field.TYPE_STRING, BYTES: Field.TYPE_BYTES, FLAG: Field.TYPE_BOOL, COUNT: Field.TYPE_UINT32}
+    scalars = {TEXT: Field.TYPE_STRING, BYTES: Field.TYPE_BYTES, COUNT: Field.TYPE_UINT32, REAL: Field.TYPE_DOUBLE}
     if type_ in scalars:
         field.type = scalars[type_]
         return

@@ -1,7 +1,7 @@
 """How much of the traffic was seen: Envoy's own count of inference requests against what arrived here.
 
-The two run at different speeds: Envoy counts at once, sends its access log twice a second and the copies when it is
-done with them. So a count read at t is compared with the requests that ENDED by t, once all of those must be here.
+The two run at different speeds: Envoy counts at once and sends its access log twice a second. So a count read at t is
+compared with the requests that ENDED by t, once all of those must be here.
 """
 
 import threading
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 SETTLED_AFTER_S = 2.5
-# A request's end by Envoy's clock, and its copy's end by ours, lie this close to when Envoy counts it.
-_ACCESS_SLACK_S, _ANSWERS_SLACK_S = 0.1, 0.5
+# A request's end lies this close to when Envoy counts it.
+_SLACK_S = 0.1
 _KEEP_S = 2 * 86_400
 _FINE_S, _COARSE_STEP_S = 3_600, 60
 
@@ -109,7 +109,7 @@ class Ledger:
             self._ok.add(end for end, ok in pairs if ok)
 
     def saw_answers(self, ends: Iterable[float]) -> None:
-        """When each copy that could be read was complete."""
+        """The end of each request whose bodies could be read."""
         with self._lock:
             self._answers.add(ends)
 
@@ -163,13 +163,15 @@ class Ledger:
             return {"raw": max(raw, 0), "sample": {name: getattr(last, name) for name in fields}}
 
     def _sample(self, reading: _Reading) -> Sample:
-        def nearest(wanted: int, tally: _Tally, slack_s: float) -> int:
-            low, high = tally.by(reading.before - slack_s), tally.by(reading.after + slack_s)
+        def nearest(wanted: int, tally: _Tally) -> int:
+            low, high = tally.by(reading.before - _SLACK_S), tally.by(reading.after + _SLACK_S)
             return min(max(wanted, low), high)
 
-        access = nearest(reading.requests, self._access, _ACCESS_SLACK_S)
-        ok = self._ok.by(reading.after)
-        answers = nearest(ok, self._answers, _ANSWERS_SLACK_S)
+        # What is lost stays lost: wanted again each time, rows of after the reading would fill the gap.
+        last = self.samples[-1] if self.samples else Sample(0.0, 0, 0, 0, 0)
+        access = nearest(reading.requests - (last.requests - last.access), self._access)
+        ok = access - (self._access.by(reading.after) - self._ok.by(reading.after))
+        answers = nearest(ok - (last.ok - last.answers), self._answers)
         return Sample(reading.after, reading.requests, access, ok, answers)
 
     def _thin(self, now: float) -> None:

@@ -1,18 +1,20 @@
 """Envoy's messages as rows of the inference log. Pure: bytes in, values out."""
 
+import binascii
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelines.observer.envoy_messages import access_log_message, processing_request
-from pipelines.observer.inbox import Copy
+from pipelines.observer.envoy_messages import access_log_message
 from resources import inference_protocol as protocol
 from resources.envoy_config import CELL_HEADER, UNIT
 from resources.envoy_fallback import DEGRADED
+from resources.envoy_lua import ANSWER_BODY, BODY, LARGEST_COPY_BYTES, REQUEST_BODY, SIZE
 from resources.errors import DataError
 from resources.inference_protocol import Message, Tensor, Values
 from resources.segments import ANSWER_COLUMNS, microseconds
@@ -58,18 +60,18 @@ class Answer:
         return tuple((name, "str" if isinstance(v, list) else v.dtype.str) for name, v in self.inputs.items())
 
 
-def access_rows(message: bytes, event_time_header: str | None) -> list[Access]:
-    """The rows of one StreamAccessLogsMessage; `DataError` when it is none."""
+def entries(message: bytes) -> Sequence[Any]:
+    """The requests of one StreamAccessLogsMessage; `DataError` when it is none."""
     from google.protobuf.message import DecodeError
 
     try:
-        entries = access_log_message(message).http_logs.log_entry
+        return list(access_log_message(message).http_logs.log_entry)
     except DecodeError as error:
         raise DataError(f"not an access log message: {error}") from error
-    return [_access(entry, event_time_header) for entry in entries]
 
 
-def _access(entry: Any, event_time_header: str | None) -> Access:
+def access(entry: Any, event_time_header: str | None) -> Access:
+    """The row of one request. event_time_header: honoured where given."""
     common, headers = entry.common_properties, entry.request.request_headers
     seen_us = common.start_time.seconds * 1_000_000 + common.start_time.nanos // 1_000
     is_grpc = entry.request.path.startswith("/inference.")
@@ -132,70 +134,57 @@ def event_us(text: str | None, otherwise_us: int) -> int:
     return max(microseconds(instant.astimezone(UTC)), 0) if instant.tzinfo else otherwise_us
 
 
-def answer(copy: Copy, event_time_header: str | None) -> Answer | None:
-    """The rows of one request's copy, None when it was not answered well; `DataError` when it cannot be read."""
-    asked, answered = _halves(copy.frames)
-    headers, status = asked.headers, answered.headers.get(":status", "200")
-    if not answered.body or not status.startswith("2"):
+def answer(entry: Any, row: Access) -> Answer | None:
+    """What was asked and answered, None where it was not answered well; `DataError` when it cannot be read."""
+    bodies = _bodies(entry)
+    if not row.ok or ANSWER_BODY not in bodies:
         return None
-    if headers.get("content-type", "").startswith("application/grpc"):
-        request, reply = protocol.grpc_request(bytes(asked.body)), protocol.grpc_answer(bytes(answered.body))
+    asked, answered = bodies[REQUEST_BODY], bodies[ANSWER_BODY]
+    if row.protocol == "grpc":
+        request, reply = protocol.grpc_request(asked), protocol.grpc_answer(answered)
     else:
-        request, reply = asked.read(protocol.http_request), answered.read(protocol.http_answer)
-    seen_us = int(copy.first_at * 1e6)
+        request = _http(protocol.http_request, asked, entry.request.request_headers)
+        reply = _http(protocol.http_answer, answered, entry.response.response_headers)
     rows = _row_count(request.tensors)
-    request_id = headers.get("x-request-id", "")
     return Answer(
-        model=headers.get("x-model", ""),
-        request_id=request_id,
-        event_us=event_us(headers.get(event_time_header) if event_time_header else None, seen_us),
-        seen_us=seen_us,
+        model=row.model,
+        request_id=row.request_id,
+        event_us=row.event_us,
+        seen_us=row.seen_us,
         # A copy answers under its original's version, but its answers are not that version's.
-        version=f"{reply.version}-lite" if answered.headers.get(DEGRADED) == "true" else reply.version,
-        keys=keys(request.id or request_id, rows),
+        version=f"{reply.version}-lite" if row.degraded else reply.version,
+        keys=keys(request.id or row.request_id, rows),
         answers=positive_class(reply, rows),
         inputs={name: values for tensor in request.tensors for name, values in columns(tensor, rows)},
     )
 
 
-class _Half:
-    """The headers and the body of a request or of its answer."""
-
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.body = bytearray()
-
-    def read(self, decode: Callable[[bytes, int | None, str], Message]) -> Message:
-        length = self.headers.get("inference-header-content-length")
-        if length is not None and not length.isdigit():
-            raise DataError(f"inference-header-content-length {length!r} is no number")
-        encoding = self.headers.get("content-encoding", "")
-        return decode(bytes(self.body), None if length is None else int(length), encoding)
-
-
-def _halves(frames: Iterable[bytes]) -> tuple[_Half, _Half]:
-    from google.protobuf.message import DecodeError
-
-    asked, answered = _Half(), _Half()
-    for frame in frames:
-        try:
-            message = processing_request(frame)
-        except DecodeError as error:
-            raise DataError(f"not a processing request: {error}") from error
-        match message.WhichOneof("request"):
-            case "request_headers":
-                asked.headers = _headers(message.request_headers)
-            case "response_headers":
-                answered.headers = _headers(message.response_headers)
-            case "request_body":
-                asked.body += message.request_body.body
-            case "response_body":
-                answered.body += message.response_body.body
-    return asked, answered
+def _bodies(entry: Any) -> dict[str, bytes]:
+    """Where a body was kept, and the body."""
+    found = {}
+    for place in entry.common_properties.metadata.filter_metadata:
+        if place.key in (REQUEST_BODY, ANSWER_BODY):
+            fields = {field.key: field.value for field in place.value.fields}
+            if BODY not in fields:
+                size = int(fields[SIZE].number_value) if SIZE in fields else 0
+                raise DataError(f"a body of {size} bytes: served, but above {LARGEST_COPY_BYTES} none is copied")
+            try:
+                found[place.key] = b64decode(fields[BODY].string_value, validate=True)
+            except binascii.Error as error:
+                raise DataError(f"{place.key} is no base64: {error}") from error
+    if ANSWER_BODY in found and REQUEST_BODY not in found:
+        raise DataError("an answer without its request")
+    return found
 
 
-def _headers(message: Any) -> dict[str, str]:
-    return {h.key: (h.raw_value.decode("utf-8", "replace") or h.value) for h in message.headers.headers}
+def _http(decode: Callable[[bytes, int | None, str], Message], body: bytes, headers: Any) -> Message:
+    # Envoy writes a dash for a header that is not there.
+    length, encoding = (
+        headers.get(name, "").strip("-") for name in ("inference-header-content-length", "content-encoding")
+    )
+    if length and not length.isdigit():
+        raise DataError(f"inference-header-content-length {length!r} is no number")
+    return decode(body, int(length) if length else None, encoding)
 
 
 def _row_count(tensors: Sequence[Tensor]) -> int:

@@ -14,7 +14,7 @@ from pipelines.observer.inbox import Inbox
 from pipelines.observer.ledger import SETTLED_AFTER_S, Ledger
 from pipelines.observer.live import Live
 from pipelines.observer.metrics import Metrics
-from pipelines.observer.rows import Access, Answer, access_rows, answer
+from pipelines.observer.rows import Access, Answer, access, answer, entries
 from pipelines.observer.writer import Writer
 from resources.envoy_config import REQUEST_COUNTER
 from resources.errors import Conflict, DataError, GatewayError, StoreError, TrafficError
@@ -89,17 +89,17 @@ class Observer:
     def decode(self) -> None:
         """Bytes that came in become rows to be written."""
         with self._decoding:
-            rows = [row for message in self.inbox.take_access() for row in self._access(message)]
-            if rows:
+            for message in self.inbox.take():
+                found = self._entries(message)
+                rows = [row for _, row in found]
+                read = [(row, kept) for entry, row in found if (kept := self._answer(entry, row))]
                 self.writer.add_access(rows)
                 self.metrics.saw(rows)
-                self.ledger.saw_access((row.seen_us / 1e6 + row.latency_ms / 1e3, row.ok) for row in rows)
-            read = [(copy.last_at, found) for copy in self.inbox.take_copies() if (found := self._answer(copy))]
-            if read:
-                self.writer.add_answers([found for _, found in read])
-                self.live.add([found for _, found in read])
-                self.metrics.rows.labels(ANSWERS).inc(sum(len(found.keys) for _, found in read))
-                self.ledger.saw_answers(at for at, _ in read)
+                self.ledger.saw_access((_ended(row), row.ok) for row in rows)
+                self.writer.add_answers([kept for _, kept in read])
+                self.live.add([kept for _, kept in read])
+                self.metrics.rows.labels(ANSWERS).inc(sum(len(kept.keys) for _, kept in read))
+                self.ledger.saw_answers(_ended(row) for row, _ in read)
 
     def flush(self) -> dict[str, Any]:
         """Wait for what Envoy still holds, write everything. `StoreError` when the store does not take it."""
@@ -153,16 +153,16 @@ class Observer:
             self.metrics.completeness.labels(ANSWERS).set(_share(last.answers - first.answers, last.ok - first.ok))
         return self.metrics.text()
 
-    def _access(self, message: bytes) -> list[Access]:
+    def _entries(self, message: bytes) -> list[tuple[Any, Access]]:
         try:
-            return access_rows(message, self.event_time_header)
+            return [(entry, access(entry, self.event_time_header)) for entry in entries(message)]
         except DataError as error:
             self._could_not_read(ACCESS, error)
             return []
 
-    def _answer(self, copy: Any) -> Answer | None:
+    def _answer(self, entry: Any, row: Access) -> Answer | None:
         try:
-            return answer(copy, self.event_time_header)
+            return answer(entry, row)
         except Exception as error:  # whatever a client sends must not stop the log
             self._could_not_read(ANSWERS, error)
             return None
@@ -225,6 +225,11 @@ class Observer:
                 work()
             except Exception as error:  # a thread that died would be silence
                 self.last_error = f"{work.__name__}: {error!r}"
+
+
+def _ended(row: Access) -> float:
+    """Unix seconds."""
+    return row.seen_us / 1e6 + row.latency_ms / 1e3
 
 
 def read_requests(envoy_admin: str) -> int:

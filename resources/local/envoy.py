@@ -21,7 +21,6 @@ def prepare(
     admin_port: int,
     pools: Mapping[str, tuple[int, int]],
     access_port: int,
-    copies_port: int,
     lite: tuple[int, int] | None = None,
 ) -> None:
     """Write what Envoy starts with. Splits that the folder already has stay in force, so a restart serves on.
@@ -31,7 +30,7 @@ def prepare(
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     front = read_front(folder)
-    config = bootstrap(folder, client_port, admin_port, pools, access_port, copies_port, front=front, lite=lite)
+    config = bootstrap(folder, client_port, admin_port, pools, access_port, front=front, lite=lite)
     fresh = folder / f".{BOOTSTRAP_FILE}.new"
     fresh.write_text(json.dumps(config, indent=1))
     os.replace(fresh, folder / BOOTSTRAP_FILE)
@@ -45,9 +44,7 @@ def command(servers: Path, folder: Path) -> list[str]:
         raise StackError(f"envoy: no binary in {servers}: install the servers' environment (uv sync in deploy/servers)")
     # The wheel's own launcher would stand between a signal and Envoy.
     config = str(folder.resolve() / BOOTSTRAP_FILE)
-    flags = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
-    # While the observer is away each request would be a warning; completeness tells it better.
-    return [str(found[0]), "-c", config, *flags, "--component-log-level", "ext_proc:error"]
+    return [str(found[0]), "-c", config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
 
 
 def ready(admin_url: str) -> None:

@@ -1,8 +1,10 @@
 """The live detector: what a value costs, what a million requests leave behind, how often it asks in a quiet month."""
 
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,8 +16,8 @@ from assets.drift.live import SLOTS, LiveWindow, Watch
 from assets.drift.reference import build_reference
 from assets.drift.settings import DriftSettings
 from pipelines.observer.envoy_messages import message_class
-from pipelines.observer.inbox import Copy
 from pipelines.observer.service import Observer
+from resources.envoy_lua import ANSWER_BODY, BODY, REQUEST_BODY
 from tests.bench.lines import Line, at_most
 from tests.fakes import MemoryStore
 
@@ -70,15 +72,11 @@ def _memory() -> Line:
     frame["event_time"] = [START - timedelta(days=30) + timedelta(minutes=7 * i) for i in range(6_000)]
     store.put(reference_key("m", 1), build_reference(frame, FEATURES, {}, DriftSettings(), 0.2).to_bytes())
     observer = Observer(store, "http://127.0.0.1:1", "x-event-time", clock=lambda: now)
-    bodies = [_bodies(rng) for _ in range(64)]
+    requests = [_request(rng) for _ in range(64)]
     process, before, began = psutil.Process(), 0, time.perf_counter()
     for sent in range(0, REQUESTS, AT_ONCE):
         now += 2
-        headers = _headers(START + timedelta(seconds=sent / 10))
-        for at in range(AT_ONCE):
-            frames = [headers, *bodies[at % len(bodies)]]
-            observer.inbox.admits(sum(map(len, frames)))
-            observer.inbox.copies.append(Copy(now, now, frames))
+        observer.inbox.put(_message(requests, now, START + timedelta(seconds=sent / 10)))
         observer.decode()
         observer.live.look(now)
         observer.writer.write(now, force=True)
@@ -93,16 +91,19 @@ def _memory() -> Line:
     return Line("drift", name, grown, "MB", "≤ 50 MB", grown <= 50 and dropped == 0 and status["rows"] > 0)
 
 
-def _headers(at: datetime) -> bytes:
-    message = message_class("ProcessingRequest")()
-    pairs = {"x-model": "m", "x-request-id": "r", "content-type": "application/grpc", "x-event-time": at.isoformat()}
-    for key, value in pairs.items():
-        message.request_headers.headers.headers.add(key=key, raw_value=value.encode())
+def _message(requests: list[Any], now: float, at: datetime) -> bytes:
+    """What Envoy sends of AT_ONCE requests."""
+    message = message_class("StreamAccessLogsMessage")()
+    for number in range(AT_ONCE):
+        entry = requests[number % len(requests)]
+        entry.common_properties.start_time.FromNanoseconds(int(now * 1e9))
+        entry.request.request_headers["x-event-time"] = at.isoformat()
+        message.http_logs.log_entry.append(entry)
     return bytes(message.SerializeToString())
 
 
-def _bodies(rng: np.random.Generator) -> tuple[bytes, bytes, bytes]:
-    """Body of a request of one row, headers and body of its answer."""
+def _request(rng: np.random.Generator) -> Any:
+    """The log's entry of a request of one row and its answer."""
     from tritonclient.grpc import service_pb2
 
     asked = service_pb2.ModelInferRequest(model_name="m", id=f"k{rng.integers(1 << 30)}")
@@ -117,15 +118,16 @@ def _bodies(rng: np.random.Generator) -> tuple[bytes, bytes, bytes]:
     answered = service_pb2.ModelInferResponse(model_name="m", model_version="1")
     answered.outputs.add(name="probabilities", datatype="FP32", shape=[1, 2])
     answered.raw_output_contents.append(rng.uniform(size=2).astype(np.float32).tobytes())
-    frames = []
-    for part, body in (("request_body", asked), ("response_body", answered)):
-        message = message_class("ProcessingRequest")()
+    entry = message_class("HTTPAccessLogEntry")()
+    entry.request.path, entry.request.request_id = "/inference.GRPCInferenceService/ModelInfer", "r"
+    entry.request.request_headers["x-model"] = "m"
+    entry.response.response_code.value = 200
+    entry.response.response_trailers["grpc-status"] = "0"
+    for where, body in ((REQUEST_BODY, asked), (ANSWER_BODY, answered)):
         wire = body.SerializeToString()
-        getattr(message, part).body = b"\x00" + len(wire).to_bytes(4, "big") + wire
-        frames.append(bytes(message.SerializeToString()))
-    status = message_class("ProcessingRequest")()
-    status.response_headers.headers.headers.add(key=":status", raw_value=b"200")
-    return frames[0], bytes(status.SerializeToString()), frames[1]
+        place = entry.common_properties.metadata.filter_metadata.add(key=where)
+        place.value.fields.add(key=BODY).value.string_value = b64encode(b"\x00" + len(wire).to_bytes(4, "big") + wire)
+    return entry
 
 
 MONTHS, DAYS, RATE, SEASONAL = 24, 28, 60, 6

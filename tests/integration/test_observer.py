@@ -132,6 +132,23 @@ def test_http_bodies_are_read_however_they_are_written(site: Site, options: dict
     assert rows["temp"].tolist() == list(range(300))
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_body_too_large_to_be_copied_is_served_and_counted_as_not_read(site: Site, protocol: str) -> None:
+    model, rows = f"large-{protocol}", 500_000
+    site.edge.gateway.set_split(model, Split({"blue": 100}))
+    before = call(f"{site.observer.url}/status")[2]["undecoded"]["answers"]
+    assert len(site.ask(protocol, model, rows=30_000).as_numpy("probabilities")) == 30_000
+    site.traffic.flush()
+    assert len(site.traffic.answers(model, *ALWAYS)) == 30_000
+    site.ask(protocol, model, rows=rows)
+    site.traffic.flush()
+    status = call(f"{site.observer.url}/status")[2]
+    assert status["undecoded"]["answers"] == before + 1
+    assert "none is copied" in status["last_undecoded"]
+    assert len(site.traffic.access(model, *ALWAYS)) == 2
+    assert len(site.traffic.answers(model, *ALWAYS)) == 30_000
+
+
 def test_the_event_time_of_the_header_is_the_logs_event_time(site: Site) -> None:
     site.edge.gateway.set_split("replayed", Split({"blue": 100}))
     for day in range(1, 4):
@@ -174,7 +191,7 @@ def test_only_inference_of_known_models_is_logged(site: Site) -> None:
 def test_failures_are_logged_with_the_pool_that_failed(site: Site, tmp_path: Path) -> None:
     with running_edge(tmp_path) as edge:
         edge.stop()
-        edge.access, edge.copies = site.edge.access, site.edge.copies
+        edge.access = site.edge.access
         edge.start()
         full = start_pool(tmp_path, edge.pools["green"], "2", "--unavailable")
         try:
@@ -204,7 +221,7 @@ def test_an_answer_that_the_other_pool_saved_is_on_record_as_the_failure_of_the_
 ) -> None:
     with running_edge(tmp_path) as edge:
         edge.stop()
-        edge.access, edge.copies = site.edge.access, site.edge.copies
+        edge.access = site.edge.access
         edge.start()
         green = start_pool(tmp_path, edge.pools["green"], "2")
         try:

@@ -57,7 +57,7 @@ def test_a_sticky_model_is_split_by_a_hash_of_its_header_and_the_log_is_told_who
 
 
 def test_a_pair_holds_the_first_pools_endpoints_first_and_each_says_whose_it_is() -> None:
-    clusters = {c["name"]: c for c in bootstrap(Path("/x"), 1, 2, POOLS, 3, 4)["static_resources"]["clusters"]}
+    clusters = {c["name"]: c for c in bootstrap(Path("/x"), 1, 2, POOLS, 3)["static_resources"]["clusters"]}
     for protocol, at in (("http", 0), ("grpc", 1)):
         tiers = clusters[f"green+blue-{protocol}"]["load_assignment"]["endpoints"]
         assert [tier["priority"] for tier in tiers] == [0, 1]
@@ -102,7 +102,7 @@ def test_what_counts_as_an_infer_request_is_exact(path: str, is_infer: bool) -> 
 
 
 def test_everything_listens_and_connects_on_loopback() -> None:
-    text = json.dumps(bootstrap(Path("/x"), 1, 2, POOLS, 3, 4))
+    text = json.dumps(bootstrap(Path("/x"), 1, 2, POOLS, 3))
     addresses = re.findall(r'"address": "([^"]+)"', text)
     assert len(addresses) > 8
     assert set(addresses) == {"127.0.0.1"}
@@ -121,21 +121,21 @@ def test_both_files_are_replaced_and_none_is_left_half_written(tmp_path: Path) -
 
 
 def test_a_restart_serves_the_splits_that_the_folder_has(tmp_path: Path) -> None:
-    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4)
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3)
     assert read_splits(tmp_path) == ({}, 0)
     write_splits(tmp_path, {"m": Split({"green": 100})}, 3)
-    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4)
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3)
     assert read_splits(tmp_path) == ({"m": Split({"green": 100})}, 3)
     assert infer_routes(json.loads((tmp_path / "routes.json").read_text()), "m")
 
 
 def test_without_a_lite_tier_every_cluster_has_its_pool_alone() -> None:
-    text = json.dumps(bootstrap(Path("/x"), 1, 2, POOLS, 3, 4))
+    text = json.dumps(bootstrap(Path("/x"), 1, 2, POOLS, 3))
     assert "lite" not in text
 
 
 def test_the_lite_tier_stands_behind_every_pool_and_behind_nothing_else() -> None:
-    clusters = bootstrap(Path("/x"), 1, 2, POOLS, 3, 4, lite=(8200, 8201))["static_resources"]["clusters"]
+    clusters = bootstrap(Path("/x"), 1, 2, POOLS, 3, lite=(8200, 8201))["static_resources"]["clusters"]
     last = {}
     for cluster in clusters:
         tiers = cluster["load_assignment"]["endpoints"]
@@ -172,7 +172,7 @@ def test_without_a_time_only_a_failed_first_try_reaches_the_copy() -> None:
 def test_fallbacks_outlive_a_change_of_splits_and_a_restart(tmp_path: Path) -> None:
     write_splits(tmp_path, {"m": Split({"blue": 100})}, 1, {"m": Fallback(50.0)})
     write_splits(tmp_path, {"m": Split({"green": 100})}, 2)
-    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4, (5, 6))
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3, (5, 6))
     assert read_splits(tmp_path) == ({"m": Split({"green": 100})}, 2)
     assert read_fallbacks(tmp_path) == {"m": Fallback(50.0)}
     (first, *_) = infer_routes(json.loads((tmp_path / "routes.json").read_text()), "m")

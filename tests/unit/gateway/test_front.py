@@ -20,7 +20,7 @@ def pem(tmp_path: Path) -> tuple[str, str]:
 
 
 def listener(front: Front) -> dict[str, Any]:
-    found: dict[str, Any] = bootstrap(Path("/x"), 1, 2, POOLS, 3, 4, front=front)["static_resources"]["listeners"][0]
+    found: dict[str, Any] = bootstrap(Path("/x"), 1, 2, POOLS, 3, front=front)["static_resources"]["listeners"][0]
     return found
 
 
@@ -34,8 +34,8 @@ def test_neither_tls_nor_a_limit_unless_asked_for() -> None:
     assert "limit" not in filters(Front())
 
 
-def test_a_limit_stands_after_the_model_is_known_and_before_its_body_is_copied() -> None:
-    assert filters(Front(requests_per_s=5)) == ["lua", "limit", "copies", "router"]
+def test_a_limit_stands_after_the_model_is_known_and_before_it_is_routed() -> None:
+    assert filters(Front(requests_per_s=5)) == ["lua", "limit", "router"]
 
 
 def test_tls_offers_both_protocols_and_names_the_files(pem: tuple[str, str]) -> None:
@@ -50,7 +50,7 @@ def test_what_was_asked_for_holds_for_every_later_start(tmp_path: Path, pem: tup
     assert read_front(tmp_path) == Front()
     write_front(tmp_path, Front(*pem, requests_per_s=7))
     assert read_front(tmp_path) == Front(*pem, requests_per_s=7)
-    envoy.prepare(tmp_path, 1, 2, POOLS, 3, 4)
+    envoy.prepare(tmp_path, 1, 2, POOLS, 3)
     assert pem[0] in (tmp_path / "bootstrap.json").read_text()
 
 

@@ -41,6 +41,20 @@ def test_lost_rows_are_counted_exactly_while_traffic_goes_on() -> None:
     assert abs(answers - access) <= 30
 
 
+@given(st.integers(0, 20))
+def test_a_reading_amid_a_burst_after_a_loss_takes_no_row_of_after_it(counted: int) -> None:
+    ledger = Ledger()
+    ledger.read(0.0, 0.0, 0)
+    ledger.read(5.0, 5.0, 100)
+    ledger.settle(8.0)
+    seen(ledger, [10.0 + place / 400 for place in range(20)])
+    ledger.read(10.02, 10.02, 100 + counted)
+    ledger.settle(13.0)
+    ledger.read(15.0, 15.0, 120)
+    ledger.settle(18.0)
+    assert totals(ledger, since=11.0) == (20 - counted,) * 3
+
+
 def test_a_window_starts_where_it_is_asked_to() -> None:
     ledger = Ledger()
     ledger.read(0.0, 0.0, 0)

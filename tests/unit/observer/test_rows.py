@@ -1,4 +1,5 @@
 import json
+from base64 import b64encode
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,10 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from pipelines.observer.envoy_messages import message_class
-from pipelines.observer.inbox import Copy
-from pipelines.observer.rows import access_rows, answer, event_us
-from pipelines.observer.streams import is_last
+from pipelines.observer.rows import Access, Answer, access, answer, entries, event_us
 from pipelines.observer.tables import answers_tables
 from resources.errors import DataError
 
-PROCESSING, HEADERS, BODY, TRAILERS = map(
-    message_class, ("ProcessingRequest", "HttpHeaders", "HttpBody", "HttpTrailers")
-)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -37,10 +33,14 @@ def entry(path: str = INFER, **changes: Any) -> Any:
     return found
 
 
-def message(*entries: Any) -> bytes:
+def message(*requests: Any) -> bytes:
     found = message_class("StreamAccessLogsMessage")()
-    found.http_logs.log_entry.extend(entries)
+    found.http_logs.log_entry.extend(requests)
     return bytes(found.SerializeToString())
+
+
+def access_rows(body: bytes, event_time_header: str | None) -> list[Access]:
+    return [access(each, event_time_header) for each in entries(body)]
 
 
 @pytest.mark.parametrize(
@@ -116,28 +116,29 @@ def test_a_broken_access_message_is_a_data_error() -> None:
         access_rows(b"\xff\xff\xff", None)
 
 
-def headers(**values: str) -> Any:
-    found = HEADERS()
-    for key, value in values.items():
-        found.headers.headers.add(key=key.replace("_", "-").replace("status", ":status"), raw_value=value.encode())
+def keep(found: Any, where: str, body: bytes | None, size: int) -> None:
+    """As the Lua does."""
+    place = found.common_properties.metadata.filter_metadata.add(key=f"trimtab.{where}")
+    place.value.fields.add(key="bytes").value.number_value = size
+    if body is not None:
+        place.value.fields.add(key="body").value.string_value = b64encode(body)
+
+
+def http_entry(request: bytes, reply: bytes, code: int = 200, **answered: str) -> Any:
+    found = entry("/v2/models/m/infer", code=code)
+    for key, value in answered.items():
+        found.response.response_headers[key.replace("_", "-")] = value
+    keep(found, "request", request, len(request))
+    keep(found, "answer", reply, len(reply))
     return found
 
 
-def frames(
-    request: bytes, reply: bytes, asked: dict[str, str], answered: dict[str, str], pieces: int = 1
-) -> list[bytes]:
-    size = max(-(-len(request) // pieces), 1)
-    parts = [request[at : at + size] for at in range(0, len(request), size)]
-    messages = [
-        PROCESSING(request_headers=headers(x_request_id="r-1", x_model="m", **asked)),
-        *(PROCESSING(request_body=BODY(body=part)) for part in parts),
-        PROCESSING(response_headers=headers(**answered)),
-        PROCESSING(response_body=BODY(body=reply, end_of_stream=True)),
-    ]
-    return [bytes(each.SerializeToString()) for each in messages]
+def read(found: Any) -> Answer | None:
+    (parsed,) = entries(message(found))
+    return answer(parsed, access(parsed, None))
 
 
-def grpc_copy(rows: int, id_: str = "", pieces: int = 1) -> Copy:
+def grpc_entry(rows: int, id_: str = "") -> Any:
     request = service_pb2.ModelInferRequest(model_name="m", id=id_)
     request.inputs.add(name="temp", datatype="FP32", shape=[rows, 1])
     request.raw_input_contents.append(np.arange(rows, dtype=np.float32).tobytes())
@@ -148,13 +149,15 @@ def grpc_copy(rows: int, id_: str = "", pieces: int = 1) -> Copy:
     reply.raw_output_contents.append(np.zeros(rows, np.int64).tobytes())
     reply.outputs.add(name="probabilities", datatype="FP32", shape=[rows, 2])
     reply.raw_output_contents.append(np.linspace(0, 1, 2 * rows, dtype=np.float32).tobytes())
-    bodies = (b"\x00" + len(b).to_bytes(4, "big") + b for b in (m.SerializeToString() for m in (request, reply)))
-    return Copy(5.0, 5.1, frames(next(bodies), next(bodies), {"content_type": "application/grpc"}, {}, pieces))
+    found = entry(trailers="0")
+    for where, packed in (("request", request.SerializeToString()), ("answer", reply.SerializeToString())):
+        body = b"\x00" + len(packed).to_bytes(4, "big") + packed
+        keep(found, where, body, len(body))
+    return found
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 1000])
-def test_a_batch_of_n_rows_gives_n_rows_however_its_body_was_cut(pieces: int) -> None:
-    found = answer(grpc_copy(3, pieces=pieces), None)
+def test_a_batch_of_n_rows_gives_n_rows() -> None:
+    found = read(grpc_entry(3))
     assert found is not None
     ((model, table),) = answers_tables([found, found])
     assert model == "m"
@@ -167,7 +170,7 @@ def test_a_batch_of_n_rows_gives_n_rows_however_its_body_was_cut(pieces: int) ->
 
 def test_the_key_is_the_id_that_the_client_gave_else_the_request_id() -> None:
     for id_, key in (("flight-1", "flight-1"), ("", "r-1")):
-        found = answer(grpc_copy(1, id_), None)
+        found = read(grpc_entry(1, id_))
         assert found is not None
         assert found.keys == (key,)
 
@@ -177,41 +180,49 @@ def test_an_http_answer_is_read_by_its_headers() -> None:
     outputs = [{"name": "p", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": len(raw)}}]
     header = json.dumps({"model_name": "m", "model_version": "3", "outputs": outputs}).encode()
     request = b'{"id": "k", "inputs": [{"name": "hour", "datatype": "INT64", "shape": [1, 1], "data": [[7]]}]}'
-    answered = {"status": "200", "inference_header_content_length": str(len(header))}
-    found = answer(Copy(5.0, 5.1, frames(request, header + raw, {}, answered)), None)
+    found = read(http_entry(request, header + raw, inference_header_content_length=str(len(header))))
     assert found is not None
     assert (found.keys, found.version, list(found.answers), list(found.inputs["hour"])) == (("k",), "3", [0.75], [7])
 
 
 def test_what_was_not_answered_well_is_no_answer() -> None:
-    failed = frames(b"{}", b'{"error": "no"}', {}, {"status": "503"})
-    assert answer(Copy(5.0, 5.1, failed), None) is None
-    assert answer(Copy(5.0, 5.1, failed[:1]), None) is None
-    assert answer(Copy(5.0, 5.1, []), None) is None
+    assert read(http_entry(b"{}", b'{"error": "no"}', code=503)) is None
+    assert read(entry("/v2/models/m/infer")) is None
+
+
+def test_a_body_too_large_to_be_copied_is_no_silence() -> None:
+    found = entry("/v2/models/m/infer")
+    keep(found, "request", None, 5_000_000)
+    with pytest.raises(DataError, match="a body of 5000000 bytes: served"):
+        read(found)
 
 
 def test_an_input_named_as_a_column_of_the_log_does_not_replace_it() -> None:
     request = b'{"inputs": [{"name": "answer", "datatype": "FP64", "shape": [1, 2], "data": [1, 2]}]}'
     reply = b'{"outputs": [{"name": "label", "datatype": "INT64", "shape": [1], "data": [1]}]}'
-    found = answer(Copy(5.0, 5.1, frames(request, reply, {}, {"status": "200"})), None)
+    found = read(http_entry(request, reply))
     assert found is not None
     assert list(found.inputs) == ["input_answer_0", "input_answer_1"]
     assert np.isnan(found.answers).all()
 
 
-def test_a_copy_ends_with_its_answers_last_message() -> None:
-    copy = grpc_copy(1).frames
-    assert [is_last(frame) for frame in copy] == [False, False, False, True]
-    trailers = PROCESSING(response_trailers=TRAILERS())
-    assert is_last(bytes(trailers.SerializeToString()))
-    open_body = PROCESSING(response_body=BODY(body=b"x"))
-    assert not is_last(bytes(open_body.SerializeToString()))
-
-
-@given(st.lists(st.binary(max_size=50), max_size=4))
-def test_noise_in_a_copy_is_a_data_error_or_no_answer(noise: list[bytes]) -> None:
+@given(st.binary(max_size=50), st.binary(max_size=50), st.sampled_from([INFER, "/v2/models/m/infer"]))
+def test_noise_in_a_body_is_a_data_error(request: bytes, reply: bytes, path: str) -> None:
+    found = entry(path, trailers="0")
+    keep(found, "request", request, len(request))
+    keep(found, "answer", reply, len(reply))
     try:
-        found = answer(Copy(5.0, 5.1, noise), None)
+        kept = read(found)
     except DataError:
         return
-    assert found is None
+    assert kept is None or kept.answers.shape == (len(kept.keys),)
+
+
+@given(st.binary(min_size=1, max_size=20))
+def test_noise_for_a_body_is_a_data_error_or_no_answer(noise: bytes) -> None:
+    found = entry("/v2/models/m/infer")
+    for where in ("request", "answer"):
+        place = found.common_properties.metadata.filter_metadata.add(key=f"trimtab.{where}")
+        place.value.fields.add(key="body").value.string_value = noise
+    with pytest.raises(DataError):
+        read(found)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pipelines.observer.inbox import Copy, Inbox
+from pipelines.observer.inbox import Inbox
 from pipelines.observer.rows import Access, Answer
 from pipelines.observer.writer import Writer
 from resources.errors import StoreError
@@ -97,11 +97,10 @@ def test_a_forced_write_says_that_the_store_is_down() -> None:
 
 def test_the_inbox_takes_no_more_than_its_bytes() -> None:
     inbox = Inbox(limit_bytes=10)
-    assert inbox.admits(6)
-    assert not inbox.admits(5)
-    inbox.copies.append(Copy(0.0, 0.0, [b"123456"]))
-    assert [copy.frames for copy in inbox.take_copies()] == [[b"123456"]]
+    inbox.put(b"123456")
+    inbox.put(b"12345")
+    assert inbox.dropped == 1
+    assert list(inbox.take()) == [b"123456"]
     assert inbox.held_bytes == 0
-    assert inbox.admits(10)
-    inbox.drop([b"1234567890"])
-    assert (inbox.held_bytes, inbox.dropped) == (0, 1)
+    inbox.put(b"1234567890")
+    assert (inbox.held_bytes, inbox.dropped) == (10, 1)
