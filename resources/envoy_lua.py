@@ -67,8 +67,9 @@ end
 
 local function keep(handle, where, size, text)
   local metadata = handle:streamInfo():dynamicMetadata()
-  metadata:set(where, "bytes", size)
-  if size <= LARGEST then metadata:set(where, "body", handle:base64Escape(text)) end
+  if where == "trimtab.request" then metadata:set("trimtab", "kept", true) end
+  if size <= LARGEST then metadata:set(where, "body", handle:base64Escape(text))
+  else metadata:set(where, "bytes", size) end
 end
 
 -- The chunks go on as they come: nothing waits for the copy.
@@ -86,7 +87,7 @@ function envoy_on_request(handle)
   local headers = handle:headers()
   headers:remove("x-model")
   local path = headers:get(":path") or ""
-  local name = path:match("^/v2/models/([^/?]+)")
+  local name, rest = path:match("^/v2/models/([^/?]+)([^?]*)")
   if name == nil and path:sub(1, #SERVICE) == SERVICE and ABOUT_A_MODEL[path:sub(#SERVICE + 1)] then
     local body = handle:body()
     if body ~= nil and body:length() > 0 then
@@ -107,12 +108,12 @@ function envoy_on_request(handle)
     handle:headers():add("x-model", name)  -- what was held before a yield in body() is out of scope after it
     handle:clearRouteCache()
   end
-  if name ~= nil and path:match("^/v2/.*/infer$") then keep_chunks(handle, "trimtab.request") end
+  if rest ~= nil and rest:sub(-6) == "/infer" then keep_chunks(handle, "trimtab.request") end
 end
 
 function envoy_on_response(handle)
-  local asked = handle:streamInfo():dynamicMetadata():get("trimtab.request")
-  if asked ~= nil and handle:headers():get(":status"):match("^2") then keep_chunks(handle, "trimtab.answer") end
+  if handle:headers():get(":status"):sub(1, 1) ~= "2" then return end
+  if handle:streamInfo():dynamicMetadata():get("trimtab") ~= nil then keep_chunks(handle, "trimtab.answer") end
 end
 """
 )
