@@ -28,7 +28,8 @@ def fewer_trees(onnx: bytes, share: float) -> tuple[bytes, int, int]:
         raise NotReducible(f"{len(ensembles)} tree ensembles in the ONNX, one is needed: leave fallback disabled")
     (ensemble,) = ensembles
     attributes = {attribute.name: attribute for attribute in ensemble.attribute}
-    if attributes["post_transform"].s != b"LOGISTIC":
+    chance = any(node.op_type == "Sigmoid" and node.input[0] in ensemble.output for node in model.graph.node)
+    if not chance and attributes["post_transform"].s != b"LOGISTIC":
         raise NotReducible("the trees' sum is no log-odds, so they are no boosted ones: leave fallback disabled")
     total = max(attributes["nodes_treeids"].ints) + 1
     kept = max(1, round(share * total))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from assets.retrain.one_sum import one_sum
+
 # What conversions aim at: onnxmltools converts LightGBM up to opset 15; trees are in the ML domain's version 3.
 OPSETS = {"": 15, "ai.onnx.ml": 3}
 # Triton 24.10 carries ONNX Runtime 1.19, which reads nothing newer and no other domain.
@@ -28,6 +30,7 @@ def finished(model: Any) -> bytes:
     # The converted label has a wrong shape, and nobody asks for it.
     del model.graph.output[:]
     model.graph.output.extend(outputs)
+    one_sum(model)
     # skl2onnx keeps them in a set: their order would differ from process to process, and so would the digest.
     opsets = sorted(model.opset_import, key=lambda item: item.domain)
     del model.opset_import[:]

@@ -54,7 +54,7 @@ def test_a_recipe_of_every_framework_becomes_what_serving_reads(name: str) -> No
     assert [item.name for item in model.graph.output] == ["probabilities"]
     unseen = made_up(5000, seed=2)
     unseen.loc[:50, "carrier"] = None
-    unseen.loc[51:90, "dest"] = "XXX"
+    unseen.loc[51:90, "dest"] = "ZZZ"
     assert parity(estimator, body, unseen, FEATURES) <= 1e-5
     assert auc(unseen["late"].to_numpy(), score(body, unseen, FEATURES)) > 0.7
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from assets import scoring
-from assets.scoring import Scorer, as_served, score, tensors
+from assets.scoring import Scorer, alike, as_served, score, tensors
 
 from .conftest import FEATURES, Fitted, made_up
 
@@ -65,6 +65,22 @@ def test_texts_of_any_type_are_written_once_and_kept_in_place() -> None:
     assert tensors(mixed[:0], {"name": "string"})["name"].shape == (0, 1)
     listed = pd.DataFrame({"name": pd.Categorical(["b", None, "a"])})
     assert tensors(listed, {"name": "string"})["name"].ravel().tolist() == ["b", "", "a"]
+
+
+def test_rows_of_one_category_are_answered_together_and_else_as_they_came() -> None:
+    rng = np.random.default_rng(9)
+    rows = pd.DataFrame(
+        {"kind": np.array(["a", "b", None])[rng.integers(0, 3, 3000)], "city": np.arange(3000).astype(str)}
+    )
+    order = alike(rows, {"kind": "string", "city": "string"})
+    changes = np.flatnonzero(
+        rows["kind"].fillna("").to_numpy()[order][1:] != rows["kind"].fillna("").to_numpy()[order][:-1]
+    )
+    assert len(changes) == 2
+    assert all((np.diff(part) > 0).all() for part in np.split(order, changes + 1))
+    assert sorted(order) == list(range(3000))
+    few = rows[:100]
+    assert alike(few, {"kind": "string"}).tolist() == list(range(100))
 
 
 def test_no_rows_have_no_answers(fitted: Fitted) -> None:
