@@ -1,10 +1,9 @@
 """A table becomes a model folder that fits, exports and scores."""
 
 import io
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -20,30 +19,8 @@ from pipelines.cli import main
 from pipelines.draft import read_table
 from pipelines.spec import load_spec
 from resources.features import FeatureRegistry
+from tests.customers import START, customers
 from tests.fakes import MemoryStore
-
-START = datetime(2024, 3, 4, 7, 30, tzinfo=UTC)
-
-
-def customers(rows: int = 3000) -> pd.DataFrame:
-    """Who leaves depends on the plan and the fee; one column names the customer, one is empty, one has gaps."""
-    rng = np.random.default_rng(3)
-    plan = rng.choice(["basic", "family", "pro's"], rows)
-    fee = rng.normal(30, 8, rows).round(2)
-    chance = 1 / (1 + np.exp(-(0.15 * (fee - 32) + 2.0 * (plan == "basic") - 1)))
-    return pd.DataFrame(
-        {
-            "customer": [f"c{i}" for i in range(rows)],
-            "signed up": [f"{START + timedelta(minutes=30 * i):%Y-%m-%dT%H:%M:%SZ}" for i in range(rows)],
-            "plan": plan,
-            "Monthly fee": fee,
-            "monthly_fee": rng.integers(1, 9, rows),
-            "calls": np.where(rng.random(rows) < 0.1, np.nan, rng.integers(0, 5, rows)),
-            "paperless": rng.random(rows) < 0.5,
-            "note": np.nan,
-            "churned": np.where(rng.random(rows) < chance, "Yes", "No"),
-        }
-    )
 
 
 def written(folder: Path, frame: pd.DataFrame, kind: str = "csv") -> Path:

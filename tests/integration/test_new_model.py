@@ -1,0 +1,92 @@
+"""From a table to a prediction, as a user goes: new, check, up, source, launch release, one request."""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from assets.scoring import score
+from pipelines import local
+from pipelines.environments import enter, ports
+from resources.local.processes import marked
+from resources.local.stack import down
+from tests.customers import customers
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+TABLES = {"churn": ("churned", customers)}
+# The last whole day but one of the rows.
+PARTITION = "2024-05-03"
+TYPES = {"plan": "string", "Monthly_fee": "float", "monthly_fee_2": "int", "calls": "float", "paperless": "int"}
+ROW = {"plan": "basic", "Monthly_fee": 45.0, "monthly_fee_2": 3, "calls": 2.0, "paperless": 1}
+DATATYPES = {"string": "BYTES", "float": "FP32", "int": "INT64"}
+
+
+def trimtab(*words: object) -> str:
+    command = [sys.executable, "-m", "pipelines.cli", *map(str, words)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert ended.returncode == 0, (
+        f"trimtab {' '.join(map(str, words[:2]))}: {ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+    )
+    return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Model folders and a running stack that was started with them; stopped after the tests."""
+    folder = tmp_path_factory.mktemp("new")
+    for name, (target, made) in TABLES.items():
+        made().to_csv(folder / f"{name}.csv", index=False)
+        words = ("--from", folder / f"{name}.csv", "--target", target, "--time", "signed up")
+        print(trimtab("new", name, *words, "--models", folder / "models"))
+    print(trimtab("check", "--models", folder / "models"))
+    began = time.monotonic()
+    try:
+        trimtab("up", "--home", folder / "home", "--models", folder / "models")
+        print(f"up after {time.monotonic() - began:.0f} s")
+        yield folder
+    finally:
+        down(folder / "home", local.strays(folder / "home"))
+    assert marked(folder / "home") == []
+
+
+def asked(gateway: str, model: str) -> dict[str, Any]:
+    """One request as any client would send it."""
+    inputs = [
+        {"name": name, "datatype": DATATYPES[TYPES[name]], "shape": [1, 1], "data": [value]}
+        for name, value in ROW.items()
+    ]
+    body = json.dumps({"id": "first", "inputs": inputs}).encode()
+    url = f"http://{gateway}/v2/models/{model}/infer"
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=10) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def answer_of(found: Mapping[str, Any]) -> float:
+    """The last value of the one output, as the log keeps it."""
+    (output,) = found["outputs"]
+    return float(output["data"][-1])
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_becomes_a_model_that_answers_as_it_was_fitted(place: Path, name: str) -> None:
+    home, began = place / "home", time.monotonic()
+    trimtab("source", name, "--from", place / f"{name}.csv", "--home", home)
+    words = ("--partition", PARTITION, "--home", home, "--models", place / "models")
+    assert trimtab("launch", "release", name, *words).endswith("success\n")
+    addresses = local.read_addresses(home)
+    found = asked(addresses.gateway, name)
+    print(f"{name}: source, release and first prediction in {time.monotonic() - began:.0f} s: {found}")
+    assert found["model_version"] == "1"
+    doors = ports(enter(local.stack_environment(addresses, home)))
+    (expected,) = score(doors.lineage.onnx(name, 1), pd.DataFrame([ROW]), TYPES)
+    assert answer_of(found) == pytest.approx(expected, rel=1e-5)
+    doors.traffic.flush()
+    assert doors.traffic.completeness().requests >= 1
