@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from assets.recipe import Recipe, load_recipe
+from assets.task import Task
 from resources.features import FeatureRegistry, FeatureSet
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class Model:
     recipe_file: Path
     op_tags: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Tags of an asset's step by the asset's name: where it runs."""
+    task: Task = "binary"
 
     def recipe(self) -> Recipe:
         """Read when it is used: a code location must load without the training libraries."""

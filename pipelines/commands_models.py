@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from assets.task import SERVED, Task
 from resources.errors import SpecError
 from resources.store import Store
 
@@ -53,6 +54,8 @@ def accepted(names: str | None) -> dict[str, str]:
 )
 @click.option("--key", help="Column that names each row once. Without it the time and a number do.")
 @click.option("--positive", help="Value of the target that is the event; needed unless it is plain, as yes or 1.")
+@click.option("--task", type=click.Choice(SERVED), help="What is answered: the chance of an event, or a number. "
+              "Without it the target's values say: more than ten different numbers are amounts.")  # fmt: skip
 @click.option("--label-delay-hours", type=click.FloatRange(min=0, min_open=True), default=24.0, show_default=True,
               help="How long after its row an outcome is known.")  # fmt: skip
 @click.option("--cadence", type=click.Choice(["hourly", "daily", "weekly"]), default="daily", show_default=True,
@@ -66,6 +69,7 @@ def new(
     time: str,
     key: str | None,
     positive: str | None,
+    task: Task | None,
     label_delay_hours: float,
     cadence: str,
     owner: str,
@@ -80,10 +84,11 @@ def new(
     from pipelines import new_model
     from pipelines.draft import draft, read_table
 
-    found = draft(_name(model), file, read_table(file), target, time, key, positive)
+    found = draft(_name(model), file, read_table(file), target, time, key, positive, task)
     folder = models / model
     new_model.write(folder, new_model.files(found, owner, cadence, label_delay_hours))
-    click.echo(f"{folder}: {len(found.inputs)} inputs from {found.rows} rows; {found.positives} times {found.meaning}")
+    click.echo(f"{folder}: {len(found.inputs)} inputs from {found.rows} rows; {found.outcome.seen}")
+    click.echo(f"task {found.outcome.task}: {found.outcome.meaning}")
     for name, why in found.left_out:
         click.echo(f"left out {name}: {why}")
     where = "" if models == _own_models() else f" --models {models}"

@@ -7,6 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from assets.task import Task
+from pipelines.quoting import quoted
+from pipelines.target import Target
+from pipelines.target import target as target_of
 from resources.errors import SpecError
 from resources.features import CANONICAL
 
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
 
 # Names that the SQL of a drafted feature set gives to what every row has.
 ROLES = ("row_key", "happened_at", "outcome_known_at")
-YES = ("1", "1.0", "true", "yes", "y", "t")
 # A word of its own in more than every second row names the row, not a kind of it.
 IDENTIFIER_SHARE, IDENTIFIER_LEAST = 0.5, 50
 HOLDOUT_ROWS = 600
@@ -33,7 +36,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Everything the files of a new model are written from. positive: SQL that is true where the target is 1."""
+    """Everything the files of a new model are written from. outcome: what is made of the column `target`."""
 
     model: str
     file: str
@@ -43,11 +46,9 @@ class Draft:
     key: str | None
     target: str
     label: str
-    positive: str
-    meaning: str
+    outcome: Target
     start: datetime
     rows: int
-    positives: int
     lookback_days: int
     holdout_days: int
 
@@ -74,9 +75,16 @@ def read_table(file: Path) -> "pa.Table":
 
 
 def draft(
-    model: str, file: Path, table: "pa.Table", target: str, time: str, key: str | None, positive: str | None
+    model: str,
+    file: Path,
+    table: "pa.Table",
+    target: str,
+    time: str,
+    key: str | None,
+    positive: str | None,
+    task: Task | None = None,
 ) -> Draft:
-    """What can be said from the table alone. `SpecError` names file, field, value and remedy."""
+    """What can be said from the table alone, the task too. `SpecError` names file, field, value and remedy."""
     for field, name in (("--target", target), ("--time", time), *((("--key", key),) if key else ())):
         if name not in table.column_names:
             raise SpecError(file, field, name, f"is no column: choose one of {', '.join(table.column_names)}")
@@ -85,7 +93,7 @@ def draft(
     first, last = _span(file, table[time], time)
     if key is not None and len(table[key].unique()) < table.num_rows:
         raise SpecError(file, "--key", key, "names some rows twice: choose a unique column, or leave --key out")
-    condition, meaning, positives = _positive(file, table[target], target, positive)
+    outcome = target_of(file, table[target], target, task, positive)
     label = _names([target], {*CANONICAL, *ROLES})[0]
     inputs, left_out = _inputs(table, {target, time, key}, label)
     if not inputs:
@@ -101,24 +109,12 @@ def draft(
         key=key,
         target=target,
         label=label,
-        positive=condition,
-        meaning=meaning,
+        outcome=outcome,
         start=first.replace(hour=0, minute=0, second=0, microsecond=0),
         rows=table.num_rows,
-        positives=positives,
         lookback_days=max(365, 5 * holdout),
         holdout_days=holdout,
     )
-
-
-def quoted(name: str) -> str:
-    """A column's name in SQL."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str) -> str:
-    """A string in SQL."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _span(file: Path, column: "pa.ChunkedArray", name: str) -> tuple[datetime, datetime]:
@@ -133,30 +129,6 @@ def _span(file: Path, column: "pa.ChunkedArray", name: str) -> tuple[datetime, d
     ends = pc.min_max(column.cast(pa.timestamp("us", getattr(column.type, "tz", None))))
     first, last = (value.as_py() for value in (ends["min"], ends["max"]))
     return tuple(at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC) for at in (first, last))
-
-
-def _positive(file: Path, column: "pa.ChunkedArray", name: str, wanted: str | None) -> tuple[str, str, int]:
-    """SQL that is true for the event, the event in words, and how often it occurs."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = [item for item in column.unique().to_pylist() if item is not None]
-    shown = ", ".join(sorted(map(str, values))[:5]) + (", ..." if len(values) > 5 else "")
-    if wanted is None:
-        found = [value for value in values if str(value).lower() in YES]
-        if len(values) != 2 or len(found) != 1:
-            remedy = f"it holds {len(values)} values ({shown}): name the event with --positive VALUE"
-            raise SpecError(file, "--target", name, remedy)
-    else:
-        found = [value for value in values if str(value) == wanted]
-        if not found or len(values) < 2:
-            raise SpecError(file, "--positive", wanted, f"{name} needs it and another value, and holds {shown}")
-    event = found[0]
-    count = pc.sum(pc.equal(column, pa.scalar(event, column.type))).as_py()
-    if isinstance(event, bool):
-        return (quoted(name) if event else f"NOT {quoted(name)}"), f"{name} is {str(event).lower()}", count
-    value = repr(event) if isinstance(event, int | float) else literal(str(event))
-    return f"{quoted(name)} = {value}", f"{name} is {event}", count
 
 
 def _inputs(

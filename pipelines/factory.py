@@ -69,6 +69,7 @@ def model_of(spec: ModelSpec) -> Model:
         registry=FeatureRegistry.load(spec.features),
         recipe_file=spec.recipe,
         op_tags=op_tags(spec.resources),
+        task=spec.task,
     )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 
-from pipelines.draft import Draft, first_partition, quoted
+from assets.task import Task
+from pipelines.draft import Draft, first_partition
+from pipelines.quoting import quoted
 from resources.errors import SpecError
 
 RECIPE = '''"""How {model} is fitted: categories to numbers, then boosted trees. Yours to change."""
@@ -19,8 +21,8 @@ CATEGORIES = {categories}
 
 
 def fit(frame: pd.DataFrame, target: str, seed: int) -> Any:
-    """A fitted scikit-learn pipeline. frame: the features and the column `target` of 0 and 1."""
-    from lightgbm import LGBMClassifier
+    """A fitted scikit-learn pipeline. frame: the features and the column `target`, {target}."""
+    from lightgbm import {trees}
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import OrdinalEncoder
@@ -30,7 +32,7 @@ def fit(frame: pd.DataFrame, target: str, seed: int) -> Any:
     codes = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1)
     parts = [("codes", codes, CATEGORIES), ("numbers", "passthrough", numbers)]
     columns = ColumnTransformer([part for part in parts if part[2]])
-    trees = LGBMClassifier(
+    trees = {trees}(
         n_estimators=150,
         learning_rate=0.05,
         num_leaves=15,
@@ -45,14 +47,21 @@ def fit(frame: pd.DataFrame, target: str, seed: int) -> Any:
     return Pipeline([("columns", columns), ("trees", trees)]).fit(inputs, frame[target])
 '''
 
+# By task: LightGBM's estimator, and what its target is.
+TREES: dict[Task, tuple[str, str]] = {
+    "binary": ("LGBMClassifier", "0 or 1"),
+    "regression": ("LGBMRegressor", "the number that is answered"),
+}
+
 
 def files(found: Draft, owner: str, cadence: str, label_delay_hours: float) -> dict[str, str]:
     """Text by file name."""
+    trees, target = TREES[found.outcome.task]
     categories = [item.name for item in found.inputs if item.type == "string"]
     return {
         "model.yaml": _model(found, owner, cadence, label_delay_hours),
         "features.yaml": _features(found, label_delay_hours),
-        "recipe.py": RECIPE.format(model=found.model, categories=json.dumps(categories)),
+        "recipe.py": RECIPE.format(model=found.model, categories=json.dumps(categories), trees=trees, target=target),
     }
 
 
@@ -77,7 +86,8 @@ def _model(found: Draft, owner: str, cadence: str, label_delay_hours: float) -> 
     return f"""\
 # Made by `trimtab new` from {found.file}. `trimtab check` says whether it still holds together.
 name: {found.model}
-description: {json.dumps(f"The chance that {found.meaning}.", ensure_ascii=False)}
+description: {json.dumps(found.outcome.meaning, ensure_ascii=False)}
+task: {found.outcome.task}
 owners: [{json.dumps(owner)}]
 feature_set: {found.model}
 cadence: {cadence}
@@ -101,7 +111,7 @@ def _features(found: Draft, label_delay_hours: float) -> str:
     selected = [f"{_key(found, at)} AS row_key", f"{at} AS happened_at"]
     selected += [f"{item.sql} AS {quoted(item.name)}" for item in found.inputs]
     selected += [
-        f"CASE WHEN {target} IS NULL THEN NULL WHEN {found.positive} THEN 1 ELSE 0 END AS {quoted(found.label)}",
+        f"{found.outcome.sql} AS {quoted(found.label)}",
         f"CASE WHEN {target} IS NOT NULL THEN {at} + INTERVAL {round(label_delay_hours * 60)} MINUTES END "
         "AS outcome_known_at",
     ]

@@ -13,6 +13,7 @@ from assets.fallback.settings import FallbackSettings
 from assets.profile.settings import ProfileSettings
 from assets.retrain.settings import TrainingSettings
 from assets.shadow.settings import ShadowSettings
+from assets.task import SERVED, Task
 from pipelines.compute import Resources
 from resources.errors import SpecError
 from resources.yaml_lines import documents, line_of
@@ -26,7 +27,9 @@ class ModelSpec(BaseModel):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{1,59}$", description="What clients call the model by.")
     description: str = Field(min_length=1, description="What it predicts, for whom. Shown in the Dagster UI.")
     owners: tuple[str, ...] = Field(min_length=1, description="Teams ('team:flights') or e-mail addresses.")
-    task: Literal["binary"] = Field("binary", description="What is predicted: the probability of one event.")
+    task: Task = Field(
+        "binary", description="What is answered: binary, the chance of one event (label 0 or 1); regression, a number."
+    )
     feature_set: str = Field(min_length=1, description="Name of the feature set in `features`.")
     features: Path = Field(Path("features.yaml"), description="File of feature sets.")
     recipe: Path = Field(Path("recipe.py"), description="File with fit(frame, target, seed) -> estimator.")
@@ -51,10 +54,31 @@ class ModelSpec(BaseModel):
             raise ValueError("has no time zone: write it with a Z, as 2013-01-04T00:00:00Z")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _shadow_takes_the_task(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "task" in given and isinstance(given.get("shadow", {}), dict):
+            return {**given, "shadow": {"task": given["task"], **given.get("shadow", {})}}
+        return given
+
+    @field_validator("task")
+    @classmethod
+    def _served(cls, value: Task) -> Task:
+        if value not in SERVED:
+            raise ValueError(
+                "gives a chance for each class, and the log keeps one number an answer: make a binary model of each "
+                "class that matters"
+            )
+        return value
+
     @model_validator(mode="after")
-    def _shadow_has_the_task(self) -> Self:
+    def _rooms_have_the_task(self) -> Self:
         if self.shadow.task != self.task:
             raise ValueError(f"shadow.task = {self.shadow.task}, task = {self.task}: write the same, or leave one out")
+        if self.fallback.enabled and self.task != "binary":
+            raise ValueError(
+                f"fallback.enabled = true, task = {self.task}: fewer trees are judged by their chances: disable it"
+            )
         return self
 
     @field_validator("owners")

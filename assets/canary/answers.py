@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from assets.profile.package import build_probe
+from assets.task import size
 
 Floats = NDArray[np.float64]
 
@@ -23,14 +24,18 @@ class Agreement:
 
 
 def agreement(served: Floats, expected: Floats, tolerance: float) -> Agreement:
-    """served: (replicas, n) probabilities of class 1; expected: (n,). An answer that is no number differs.
+    """served: (replicas, n) answers; expected: (n,). An answer that is no number differs.
+
+    tolerance: of chances; of numbers that go beyond 1, in parts of the largest.
 
     >>> agreement(np.array([[0.1, 0.5]]), np.array([0.1, 0.9]), 1e-4)
     Agreement(compared=2, differing=1, farthest=0.4)
+    >>> agreement(np.array([[20_000.5, 30.0]]), np.array([20_000.0, 30.0]), 1e-4)
+    Agreement(compared=2, differing=0, farthest=0.5)
     """
     apart = np.abs(served - expected[None, :]).max(axis=0)
-    apart = np.where(np.isfinite(apart), apart, 1.0)
-    return Agreement(len(expected), int((apart > tolerance).sum()), float(apart.max(initial=0.0)))
+    apart = np.where(np.isfinite(apart), apart, size(expected))
+    return Agreement(len(expected), int((apart > tolerance * size(expected)).sum()), float(apart.max(initial=0.0)))
 
 
 def together(parts: Sequence[Agreement]) -> Agreement:

@@ -55,7 +55,7 @@ def judge(
         reference = reference.without_answers()
     batch: Columns = {} if faults or not len(window) else columns(window, reference.columns)
     judged, after, features = _inputs(len(window), batch, times, reference, memory, settings, span)
-    labels = usable_labels(labelled, span, as_of)
+    labels = usable_labels(labelled, span, as_of, reference.loss_scale)
     traces, harmed = watch(label_blocks(labels, judged, memory.active, settings, span), harmed, rules)
 
     evidence = (
@@ -64,7 +64,7 @@ def judge(
         schema(window, faults, reference, features, settings),
         freshness(times, [item.block for item in judged], settings, start, end),
     )
-    expected, estimated = estimate(window, rules.bound, settings)
+    expected, estimated = estimate(window, rules.bound, settings, reference.loss_scale is None)
     together, found = joint(window_sample(batch, times, reference, settings, span), reference, settings)
     risen, adwin = rise(labels, before.get("adwin") if before else None, rules.bound)
     spoken = fair(labels, window, times, settings, span)
@@ -76,7 +76,7 @@ def judge(
         "days": [day_details(item) for item in judged],
         **after.to_dict(),
         "harm": harmed.to_dict() | harm_details(labels, traces, rules),
-        **performance(labels),
+        **performance(labels, reference.loss_scale),
         "estimated": estimated,
         "joint": asdict(found) if found else None,
         "adwin": adwin,

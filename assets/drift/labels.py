@@ -1,5 +1,6 @@
 """The labels that became known in a window, as losses in order, and what they say of the champion."""
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -13,10 +14,24 @@ from assets.drift.harm import LabelBlock
 from assets.drift.settings import DriftSettings
 from assets.drift.threshold import Judged
 
+Floats = npt.NDArray[np.float64]
 
-def usable_labels(labelled: pd.DataFrame, span: Span, as_of: datetime) -> pd.DataFrame:
+
+def losses(label: Floats, answer: Floats, scale: float | None) -> Floats:
+    """(n,) in [0, 1], as the detector of harm counts them: Brier of a chance; else |error| / scale, at most 1.
+
+    >>> losses(np.array([1.0]), np.array([0.5]), None).tolist(), losses(np.array([7.0]), np.array([9.0]), 4.0).tolist()
+    ([0.25], [0.5])
+    """
+    if scale is None:
+        return np.square(answer - label)
+    return np.minimum(np.abs(answer - label) / scale, 1.0)
+
+
+def usable_labels(labelled: pd.DataFrame, span: Span, as_of: datetime, scale: float | None = None) -> pd.DataFrame:
     """Usable labels that became known in (start, end], in order of known_at; with event_time, label, answer, loss.
 
+    scale: of the reference, None where labels are 0 or 1 and answers are chances.
     Ties are ordered by what else is known of them, so that the order of rows in the frame changes nothing.
     """
     if not len(labelled):
@@ -28,12 +43,14 @@ def usable_labels(labelled: pd.DataFrame, span: Span, as_of: datetime) -> pd.Dat
     identity = [name for name in ("request_id", "key", "row") if name in labelled]
     frame[identity] = labelled[identity]
     latest = min(utc(span.end), utc(as_of))
-    usable = (known > pd.Timestamp(utc(span.start))) & (known <= pd.Timestamp(latest)) & label.between(0, 1)
-    frame = frame[(usable & answer.between(0, 1)).to_numpy()]
+    low, high = (0.0, 1.0) if scale is None else (-sys.float_info.max, sys.float_info.max)
+    usable = (known > pd.Timestamp(utc(span.start))) & (known <= pd.Timestamp(latest)) & label.between(low, high)
+    frame = frame[(usable & answer.between(low, high)).to_numpy()]
     frame = frame.sort_values(["known_at", "event_time", "answer", "label"], kind="stable")
     if "request_id" in identity or "key" in identity:
         frame = frame.drop_duplicates([*identity, "event_time"], keep="last")
-    return frame[["known_at", "event_time", "label", "answer"]].assign(loss=(frame["answer"] - frame["label"]) ** 2)
+    found = frame[["known_at", "event_time", "label", "answer"]]
+    return found.assign(loss=losses(found["label"].to_numpy(float), found["answer"].to_numpy(float), scale))
 
 
 def label_blocks(
@@ -53,11 +70,13 @@ def label_blocks(
     return found
 
 
-def performance(labels: pd.DataFrame) -> dict[str, Any]:
-    """Brier loss and AUC of the window; None where there is nothing to compute them from."""
+def performance(labels: pd.DataFrame, scale: float | None = None) -> dict[str, Any]:
+    """Brier loss and AUC of the window, or the mean absolute error; None where nothing can be computed."""
+    label, answer = labels["label"].to_numpy(float), labels["answer"].to_numpy(float)
+    if scale is not None:
+        return {"absolute_error": float(np.mean(np.abs(answer - label))) if len(labels) else None}
     if not len(labels):
         return {"brier": None, "auc": None}
-    label, answer = labels["label"].to_numpy(float), labels["answer"].to_numpy(float)
     return {"brier": float(np.mean((answer - label) ** 2)), "auc": auc(label, answer)}
 
 

@@ -44,7 +44,8 @@ class Reference:
     block, oldest first: the block's aggregate against all OTHER blocks, less what sampling gives a block of its size;
     loss_bound: upper bound of the champion's mean loss from a time-ordered hold-out; blocks: blocks that had rows;
     settings: those it was built with, which the live detector goes by; tagged: history of each calendar tag, whose
-    blocks `history` leaves out; sample: whole rows, evenly in time, None in references of before there was one.
+    blocks `history` leaves out; sample: whole rows, evenly in time, None in references of before there was one;
+    loss_scale: the absolute error that counts as a loss of 1 where numbers are answered, None where chances are.
     The champion's answers, where the frame had them, are one more marginal beside the features.
     """
 
@@ -60,6 +61,7 @@ class Reference:
     settings: DriftSettings
     tagged: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     sample: Sample | None = None
+    loss_scale: float | None = None
 
     @property
     def columns(self) -> dict[str, str]:
@@ -104,6 +106,7 @@ class Reference:
             settings=DriftSettings.model_validate(meta.get("settings", {})),
             tagged={tag: tuple(past) for tag, past in meta.get("tagged", {}).items()},
             sample=_sample(meta["features"], arrays),
+            loss_scale=meta.get("loss_scale"),
         )
 
     def _parts(self) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
@@ -128,6 +131,7 @@ class Reference:
             "end": self.end.isoformat(),
             "settings": self.settings.model_dump(exclude_defaults=True),
             **({"tagged": {tag: list(past) for tag, past in self.tagged.items()}} if self.tagged else {}),
+            **({"loss_scale": self.loss_scale} if self.loss_scale is not None else {}),
         }
         if self.sample is not None:
             arrays |= {f"sample/{name}": column for name, column in self.sample.columns.items()}
@@ -154,11 +158,13 @@ def build_reference(
     weights: Mapping[str, float],
     settings: DriftSettings,
     loss_bound: float,
+    loss_scale: float | None = None,
 ) -> Reference:
     """The reference of a champion trained on `frame` (features, event_time, and the champion's `answer` if it has one).
 
     weights: importance of each feature (need not sum to 1; all equal if none is positive); loss_bound in (0, 1): upper
-    bound of the mean Brier loss on rows AFTER those it was fitted on. ValueError names what is missing or impossible.
+    bound of the mean loss on rows AFTER those it was fitted on; loss_scale: as of `Reference`. ValueError names what is
+    missing or impossible.
     """
     _refuse(frame, features, settings, loss_bound)
     times = instants(frame["event_time"])
@@ -187,6 +193,7 @@ def build_reference(
         settings=settings,
         tagged=tagged,
         sample=sampled({name: batch[name] for name in features}, times, index, marginals, settings.joint_rows),
+        loss_scale=loss_scale,
     )
 
 

@@ -84,9 +84,10 @@ def serving_profile(
         onnx = lineage.onnx(model.name, challenger.version)
         rows = _rows(model.name, features, settings.probe_rows, store, traffic, as_of)
         answers = score(onnx, rows, features.features)
-        probe = build_probe(rows, features.features, answers, settings.probe_tolerance)
+        probe = build_probe(rows, features.features, answers, settings.probe_tolerance, model.task)
 
-        base = serving_config(model.name, features.features, starting_choice(settings), version=challenger.version)
+        chosen, version = starting_choice(settings), challenger.version
+        base = serving_config(model.name, features.features, chosen, version=version, task=model.task)
         place = profiler.place(_kind(settings))
         question = question_digest(onnx, base, settings, place)
         key = profile_key(model.name, question)
@@ -100,14 +101,14 @@ def serving_profile(
             kept = _keep(store, profile, question, settings)
         inputs = {"challenger": str(challenger.version), "measured": key if kept else "not kept", **place}
         decision = choose(model.name, profile.points, settings, as_of, inputs, profile.failed)
-        decision = answered(decision, profile.difference, settings.probe_tolerance)
+        decision = answered(decision, profile.difference, probe["tolerance"])
         pictures = {"profile.png": figure(decision.details, settings)} if profile.points else {}
         drawn = scatter(decision.details, settings)
         metadata = record(context, decision, store, lineage, artifacts=pictures, picture=drawn)
         metadata["points"] = dg.MetadataValue.md(_table(profile.points))
         if decision.verdict is Verdict.PASS:
             devices = _devices(profile, decision, past, settings)
-            files = _files(model.name, challenger, onnx, features, probe, decision, lineage, devices)
+            files = _files(model, challenger, onnx, features, probe, decision, lineage, devices)
             assignment = publish_signed(store, model.name, challenger.version, files, signing_key)
             metadata |= {"version": challenger.version, "package": assignment.package, "digest": assignment.digest}
         yield from gate(context, decision, metadata, CHECKS)
@@ -243,7 +244,7 @@ def _rows(name: str, features: FeatureSet, count: int, store: Store, traffic: Tr
 
 
 def _files(
-    name: str,
+    model: Model,
     challenger: RegisteredVersion,
     onnx: bytes,
     features: FeatureSet,
@@ -252,12 +253,14 @@ def _files(
     lineage: Lineage,
     devices: Mapping[str, DeviceConfig],
 ) -> dict[str, bytes]:
-    choice = decision.details["choice"]
+    choice, name = decision.details["choice"], model.name
     snapshot = lineage.tags(name, challenger.version).get("dataset.digest", "")
     ids = {"snapshot_digest": snapshot, "mlflow_run_id": challenger.run_id}
 
     def config(choice: Mapping[str, Any], kind: str) -> str:
-        made = serving_config(name, features.features, choice, version=challenger.version, lineage=ids, kind=kind)
+        made = serving_config(
+            name, features.features, choice, version=challenger.version, lineage=ids, kind=kind, task=model.task
+        )
         return render_config({**made, "model_warmup": warmup_samples(probe)})
 
     known = {device: item.to_dict() for device, item in devices.items()}

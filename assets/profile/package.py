@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from assets.scoring import tensors
+from assets.task import OUTPUTS, Task, size
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,9 +20,16 @@ WARMUP_ROWS = 4
 
 
 def build_probe(
-    frame: "pd.DataFrame", features: Mapping[str, str], answers: "np.ndarray", tolerance: float = 1e-5
+    frame: "pd.DataFrame",
+    features: Mapping[str, str],
+    answers: "np.ndarray",
+    tolerance: float = 1e-5,
+    task: Task = "binary",
 ) -> dict[str, Any]:
-    """frame: n rows of features; answers: (n,) probability of class 1 as ONNX Runtime gave them for these rows."""
+    """frame: n rows of features; answers: (n,) as ONNX Runtime gave them for these rows.
+
+    tolerance: largest difference of a chance; of numbers that go beyond 1, in parts of the largest.
+    """
     if len(frame) != len(answers) or not len(frame):
         raise ValueError(f"{len(frame)} rows and {len(answers)} answers: a probe needs as many, and at least one")
     rows = len(frame)
@@ -29,9 +37,10 @@ def build_probe(
         name: {"datatype": WIRE_TYPES[features[name]], "shape": [rows, 1], "data": column.ravel().tolist()}
         for name, column in tensors(frame, features).items()
     }
-    pairs = [value for p in answers for value in (1.0 - float(p), float(p))]
-    outputs = {"probabilities": {"datatype": "FP32", "shape": [rows, 2], "data": pairs}}
-    return {"inputs": inputs, "outputs": outputs, "tolerance": tolerance}
+    name, width = OUTPUTS[task]
+    data = [value for a in answers for value in (1.0 - float(a), float(a))[-width:]]
+    outputs = {name: {"datatype": "FP32", "shape": [rows, width], "data": data}}
+    return {"inputs": inputs, "outputs": outputs, "tolerance": tolerance * size(answers)}
 
 
 def warmup_samples(probe: Mapping[str, Any], rows: int = WARMUP_ROWS) -> list[dict[str, Any]]:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from assets.profile.settings import ProfileSettings, Setting
+from assets.task import OUTPUTS, Task
 
 TYPES = {"string": "TYPE_STRING", "float": "TYPE_FP32", "int": "TYPE_INT64", "bool": "TYPE_BOOL"}
-OUTPUTS = {"probabilities": 2}
 
 
 def starting_choice(settings: ProfileSettings) -> dict[str, Any]:
@@ -23,25 +23,26 @@ def serving_config(
     model: str,
     features: Mapping[str, str],
     choice: Mapping[str, Any],
-    outputs: Mapping[str, int] = OUTPUTS,
     *,
     version: int,
     lineage: Mapping[str, str] | None = None,
     kind: str = "KIND_CPU",
+    task: Task = "binary",
 ) -> dict[str, Any]:
-    """Names and shapes as Triton's `model_config.proto`. features: type by input; outputs: width by output (FP32).
+    """Names and shapes as Triton's `model_config.proto`. features: type by input; task: of the one output.
 
     lineage: ids that the running server can be asked for, as `snapshot_digest`.
     Source: https://github.com/triton-inference-server/common/blob/r24.10/protobuf/model_config.proto
     """
     inputs = [{"name": name, "data_type": TYPES[type_], "dims": [1]} for name, type_ in features.items()]
+    output, width = OUTPUTS[task]
     parameters = {"intra_op_thread_count": str(choice["intra_op_threads"]), "mlflow_version": str(version)}
     return {
         "name": model,
         "backend": "onnxruntime",
         "max_batch_size": choice["max_batch_size"],
         "input": inputs,
-        "output": [{"name": name, "data_type": "TYPE_FP32", "dims": [width]} for name, width in outputs.items()],
+        "output": [{"name": output, "data_type": "TYPE_FP32", "dims": [width]}],
         **_chosen(choice, kind),
         "version_policy": {"specific": {"versions": [version]}},
         "parameters": {

@@ -65,7 +65,12 @@ class ProfileSettings(BaseModel):
         0.25, gt=0, lt=1, description="A/A noise beyond which the machine was not quiet: nothing measured is kept."
     )
     probe_rows: int = Field(16, ge=1, le=256, description="Real rows whose answers every replica must reproduce.")
-    probe_tolerance: float = Field(1e-5, gt=0, lt=0.1, description="Largest difference from ONNX Runtime's answers.")
+    probe_tolerance: float = Field(
+        1e-5,
+        gt=0,
+        lt=0.1,
+        description="Largest difference from ONNX Runtime's answers; of numbers beyond 1 in parts of the largest.",
+    )
     gpus: tuple[str, ...] = Field((), description="Devices that get a GPU configuration of their own, as 'h100'.")
 
     @field_validator("instances", "queue_delays_us", "max_batch_sizes", "intra_op_threads")

@@ -1,20 +1,19 @@
 """The retrain room's door."""
 
+import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import dagster as dg
-import numpy as np
 import pandas as pd
 
 from assets.cells import Cells, build_cells, cells_key
 from assets.champion import champion, reference_key
-from assets.decision import Decision, Evidence
 from assets.door import check_results, gate, interval, record, room
+from assets.drift.labels import losses
 from assets.drift.reference import build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
@@ -22,16 +21,19 @@ from assets.recipe import icon
 from assets.reporting import Report, silent
 from assets.retrain import child
 from assets.retrain.ending import RESTARTS, Ending, cause_of, explained
+from assets.retrain.evaluation import Evaluated, Rival, evaluated, job_of, too_little
 from assets.retrain.fit import time_split
 from assets.retrain.full_fit import FullFit, Job, full_fit
-from assets.retrain.gates import judge, loss_bound
+from assets.retrain.gates import loss_bound
 from assets.retrain.importance import importance
-from assets.retrain.picture import figures, importance_figure
-from assets.retrain.schema import ACCEPT_TAG, SchemaChange, schema_change
+from assets.retrain.measures import harm_scale
+from assets.retrain.picture import importance_figure
+from assets.retrain.schema import ACCEPT_TAG, schema_change
 from assets.retrain.settings import TrainingSettings
+from assets.retrain.window import Window
+from assets.retrain.window import window as chosen_window
 from assets.scoring import Scorer, score
 from assets.snapshot.asset import Snapshot, take
-from assets.snapshot.maturity import matured
 from assets.verdict import Verdict
 from resources import limited
 from resources.lineage import Lineage, RegisteredVersion
@@ -40,28 +42,6 @@ from resources.store import Store
 
 CHECKS = ("floor", "champion", "slices", "calibration", "parity", "schema")
 GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """The champion on the hold-out: no version before the first release, no scores where it cannot answer the rows."""
-
-    version: int | None = None
-    change: SchemaChange | None = None
-    scores: np.ndarray | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """A candidate before it has a version. scores: of the fit that has not seen the hold-out, on it."""
-
-    job: Job
-    fitted: FullFit
-    holdout: pd.DataFrame
-    scores: np.ndarray
-    decision: Decision
-    pictures: dict[str, bytes]
-    training: str | None
 
 
 def candidate_model(
@@ -94,18 +74,25 @@ def candidate_model(
         lineage: dg.ResourceParam[Lineage],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         as_of = interval(context).as_of
-        snapshot = take(model, store, as_of - timedelta(days=settings.lookback_days), as_of, as_of)
+        window = _window(model.name, store, lineage, settings, as_of)
+        # So many days before the hold-out as well: the fit that is judged sees as much as the one that is registered.
+        start = as_of - window.length - timedelta(days=settings.holdout_days)
+        snapshot = take(model, store, start, as_of, as_of)
         data = Dataset(f"{model.name} snapshot", snapshot.digest, snapshot.key, len(snapshot.frame))
-        earlier, holdout = time_split(snapshot.frame, snapshot.features.label, as_of, settings.holdout_days)
+        features, label = snapshot.features.features, snapshot.features.label
+        earlier, holdout = time_split(snapshot.frame, label, as_of, settings.holdout_days)
         if earlier.empty or holdout.empty:
-            decision = _too_little(model.name, len(earlier), len(holdout), as_of)
+            decision = too_little(model.name, len(earlier), len(holdout), as_of)
             yield from gate(context, decision, record(context, decision, store, lineage, dataset=data), CHECKS)
             return
-        context.log.info(f"fitting on {len(earlier)} rows, judging on the {len(holdout)} that came after")
-        job = _job(model, snapshot, earlier, holdout, as_of, settings.seed)
+        context.log.info(
+            f"fitting on {len(earlier)} rows of {window.days:g} days, judging on the {len(holdout)} that came after"
+        )
+        recipe, frame = model.recipe(), snapshot.frame
+        job = job_of(recipe, model.task, frame, features, label, earlier, holdout, window, as_of, settings.seed)
         fitted, training = _fit(context, job, lineage, model.name, data, memory_gib)
         rival = _rival(context, model.name, lineage, store, job, holdout, settings)
-        made = _evaluated(model.name, job, fitted, holdout, rival, settings, snapshot, as_of, training)
+        made = evaluated(model.name, job, fitted, holdout, rival, settings, window, snapshot.digest, as_of, training)
         metadata = record(context, made.decision, store, lineage, artifacts=made.pictures, dataset=data)
         if training is not None:
             metadata["training_run"] = dg.MetadataValue.url(lineage.page(training))
@@ -128,25 +115,11 @@ def candidate_model(
     return asset
 
 
-def _too_little(name: str, earlier: int, holdout: int, as_of: datetime) -> Decision:
-    why = f"{earlier} labelled rows to fit on and {holdout} later ones to judge on: both are needed"
-    return Decision(name, "retrain", as_of, why, (Evidence("floor", Verdict.INCONCLUSIVE, why),))
-
-
-def _job(
-    model: Model, snapshot: Snapshot, earlier: pd.DataFrame, holdout: pd.DataFrame, as_of: datetime, seed: int
-) -> Job:
-    features, label = snapshot.features.features, snapshot.features.label
-    known = matured(snapshot.frame, label, as_of)
-    return Job(
-        recipe=model.recipe(),
-        frame=known[[*features, label]],
-        earlier=pd.Series(known.index.isin(earlier.index), index=known.index),
-        holdout=pd.Series(known.index.isin(holdout.index), index=known.index),
-        features=features,
-        target=label,
-        seed=seed,
-    )
+def _window(name: str, store: Store, lineage: Lineage, settings: TrainingSettings, as_of: datetime) -> Window:
+    prefix = f"decisions/{name}/shadow/{as_of:%Y%m%dT%H%MZ}/"
+    records = [(Path(key).stem, json.loads(store.get(key))) for key in store.keys(prefix)]
+    current = lineage.version_of(name, "champion")
+    return chosen_window(records, current.version if current else None, settings.lookback_days)
 
 
 def _fit(
@@ -223,29 +196,6 @@ def _rival(
     return Rival(current.version, change, scorer(holdout, scorer.features) if change.comparable else None)
 
 
-def _evaluated(
-    name: str,
-    job: Job,
-    fitted: FullFit,
-    holdout: pd.DataFrame,
-    rival: Rival,
-    settings: TrainingSettings,
-    snapshot: Snapshot,
-    as_of: datetime,
-    training: str | None,
-) -> Evaluated:
-    scores = score(fitted.judged, holdout, job.features)
-    inputs = {"snapshot": snapshot.digest, "recipe": job.recipe.digest}
-    if rival.version is not None:
-        inputs["champion"] = str(rival.version)
-    decision = judge(
-        name, holdout, job.target, scores, rival.scores, settings, fitted.parity, as_of, inputs, rival.change
-    )
-    slices = decision.details.get("slices", ())
-    pictures = figures(holdout[job.target].to_numpy(), scores, rival.scores, slices)
-    return Evaluated(job, fitted, holdout, scores, decision, pictures, training)
-
-
 def _register(
     context: dg.AssetExecutionContext,
     model: str,
@@ -257,12 +207,13 @@ def _register(
 ) -> tuple[RegisteredVersion, dict[str, dg.MetadataValue]]:
     """The version with its reference, and what its page shows of it."""
     job, holdout, decision = made.job, made.holdout, made.decision
-    labels, days = holdout[job.target].to_numpy(), pd.to_datetime(holdout["event_time"]).dt.floor("D").to_numpy()
-    bound = loss_bound((made.scores - labels) ** 2, days)
+    days = pd.to_datetime(holdout["event_time"]).dt.floor("D").to_numpy()
+    scale = harm_scale(made.labels, made.scores, job.task)
+    bound = loss_bound(losses(made.labels, made.scores, scale), days)
     weights = importance(made.fitted.onnx, holdout, job.features, job.target, job.seed)
-    known = matured(snapshot.frame, job.target, decision.as_of)
+    known = made.seen(snapshot.frame)
     answered = known.assign(answer=score(made.fitted.onnx, known, job.features))
-    reference = build_reference(answered, job.features, weights, drift, bound)
+    reference = build_reference(answered, job.features, weights, drift, bound, scale)
     origin = {
         "decision": decision.digest,
         "as_of": decision.as_of.isoformat(),
@@ -300,7 +251,7 @@ def _register(
 def _cells(made: Evaluated, rival: Rival, snapshot: Snapshot, lineage: Lineage, model: str, cells: int) -> Cells:
     """Distilled from what serves now, where the challenger has to do no worse; from itself where that cannot answer."""
     job = made.job
-    known = matured(snapshot.frame, job.target, made.decision.as_of)
+    known = made.seen(snapshot.frame)
     answers = rival.version is not None and rival.scores is not None
     serving = lineage.onnx(model, rival.version) if answers and rival.version else made.fitted.onnx
     scorer = Scorer(serving)

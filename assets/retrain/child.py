@@ -19,13 +19,13 @@ from assets.recipe import load_recipe
 from assets.retrain.full_fit import FullFit, Job, full_fit
 
 JOB, ROWS, RESULT, ERROR = "job.json", "rows.parquet", "result.json", "error.json"
-EARLIER, HOLDOUT = "__earlier", "__holdout"
+MASKS = ("earlier", "holdout", "recent")
 PR_SET_PDEATHSIG = 1
 
 
 def write_job(folder: Path, job: Job) -> None:
     """Put a job where the child looks for it."""
-    rows = job.frame.assign(**{EARLIER: job.earlier.to_numpy(), HOLDOUT: job.holdout.to_numpy()})
+    rows = job.frame.assign(**{f"__{name}": getattr(job, name).to_numpy() for name in MASKS})
     rows.to_parquet(folder / ROWS, index=False)
     told = {
         "recipe": str(job.recipe.path.absolute()),
@@ -33,6 +33,7 @@ def write_job(folder: Path, job: Job) -> None:
         "features": dict(job.features),
         "target": job.target,
         "seed": job.seed,
+        "task": job.task,
     }
     (folder / JOB).write_text(json.dumps(told))
 
@@ -44,8 +45,9 @@ def read_job(folder: Path) -> Job:
     recipe = load_recipe(Path(told["recipe"]))
     if recipe.digest != told["digest"]:
         raise ValueError(f"{recipe.path} has changed since the fit was asked for: run it again")
-    frame = rows.drop(columns=[EARLIER, HOLDOUT])
-    return Job(recipe, frame, rows[EARLIER], rows[HOLDOUT], told["features"], told["target"], told["seed"])
+    earlier, holdout, recent = (rows.pop(f"__{name}") for name in MASKS)
+    features, target, seed, task = (told[name] for name in ("features", "target", "seed", "task"))
+    return Job(recipe, rows, earlier, holdout, recent, features, target, seed, task)
 
 
 def write_result(folder: Path, fitted: FullFit) -> None:

@@ -9,21 +9,24 @@ import numpy as np
 import pandas as pd
 
 from assets.decision import Decision, Evidence
-from assets.retrain.measures import auc, calibration_error, losses, upper_bound
+from assets.retrain.measures import auc, calibration_error, constant_loss, losses, skill, upper_bound
 from assets.retrain.schema import ACCEPT_TAG, SchemaChange
 from assets.retrain.settings import TrainingSettings
+from assets.task import Task
 from assets.verdict import Verdict
 
 # How often chance alone may call some slice worse.
 SLICE_ERROR = 0.05
+# Of the detector of harm: a hold-out without an error is no promise of none.
+LEAST_BOUND = 1e-3
 
 
 def loss_bound(losses: np.ndarray, days: np.ndarray, confidence: float = 0.95) -> float:
-    """U_source of the harm detector: upper bound of the mean Brier loss over the days of a time-ordered hold-out.
+    """U_source of the harm detector: upper bound of the mean loss over the days of a time-ordered hold-out.
 
     losses: (n,) in [0, 1]; days: (n,) the day of each. At most 1, which is what a single day proves.
     """
-    return min(upper_bound(losses, days, confidence), 1.0)
+    return max(min(upper_bound(losses, days, confidence), 1.0), LEAST_BOUND)
 
 
 def judge(
@@ -37,34 +40,37 @@ def judge(
     as_of: datetime,
     inputs: Mapping[str, str],
     change: SchemaChange | None = None,
+    task: Task = "binary",
 ) -> Decision:
-    """May this candidate get a version? candidate, champion: (n,) probabilities on the rows of `holdout`.
+    """May this candidate get a version? candidate, champion: (n,) answers to the rows of `holdout`.
 
     `holdout` has event_time, the target and the slice columns. change: of the inputs against the champion's, None
     without one; champion may be None where it cannot answer the rows for that. Evidence: schema, floor, champion,
     slices, calibration, parity; schema alone when it does not hold, floor alone (INCONCLUSIVE) when the hold-out is too
     small.
     """
-    schema = _schema(holdout, target, candidate, champion, settings, change)
+    schema = _schema(holdout, target, candidate, champion, settings, change, task)
     recorded = {"schema": change.as_details()} if change is not None and change.names else {}
     if schema.verdict is not Verdict.PASS:
         return Decision(model, "retrain", as_of, schema.why, (schema,), inputs, recorded)
     labels = holdout[target].to_numpy(dtype=np.float64)
-    if shortage := _shortage(labels, settings):
+    if shortage := _shortage(labels, settings, task):
         return Decision(model, "retrain", as_of, shortage.why, (shortage,), inputs, {"rows": len(labels), **recorded})
     days = holdout["event_time"].dt.floor("D").to_numpy()
-    slices, table = _slices(holdout, labels, candidate, champion, settings)
+    mine = losses(labels, candidate, task)
+    theirs = losses(labels, champion, task) if champion is not None else None
+    slices, table = _slices(holdout, mine, theirs, settings)
     evidence = (
         schema,
-        _floor(labels, candidate, settings),
-        _champion(labels, days, candidate, champion, settings, change),
+        _floor(labels, candidate, settings, task),
+        _champion(days, mine, theirs, settings, change),
         slices,
-        _calibration(labels, candidate, champion, settings),
+        _calibration(labels, candidate, champion, settings, task),
         _parity(parity, settings),
     )
     failed = [item for item in evidence if item.verdict is not Verdict.PASS]
     why = " ".join(item.why for item in failed) or f"The candidate holds on {len(labels)} later rows. {evidence[2].why}"
-    details = _details(labels, days, candidate, champion) | {"parity": parity, "slices": table} | recorded
+    details = _details(labels, days, candidate, champion, task) | {"parity": parity, "slices": table} | recorded
     return Decision(model, "retrain", as_of, why, evidence, inputs, details)
 
 
@@ -75,6 +81,7 @@ def _schema(
     champion: np.ndarray | None,
     settings: TrainingSettings,
     change: SchemaChange | None,
+    task: Task,
 ) -> Evidence:
     def flaw(why: str, verdict: Verdict = Verdict.FAIL) -> Evidence:
         return Evidence("schema", verdict, why)
@@ -82,8 +89,11 @@ def _schema(
     missing = [name for name in ("event_time", target, *settings.slices) if name not in holdout]
     if missing:
         return flaw(f"The hold-out lacks {', '.join(missing)}: name slices after its columns.", Verdict.ERROR)
-    if not holdout[target].isin([0, 1]).all():
+    if task == "binary" and not holdout[target].isin([0, 1]).all():
         return flaw(f"Labels in {target} are not all 0 or 1: check the feature set's label.", Verdict.ERROR)
+    if not np.isfinite(holdout[target].to_numpy(dtype=np.float64)).all():
+        return flaw(f"Labels in {target} are not all numbers: check the feature set's label.", Verdict.ERROR)
+    what = "probabilities" if task == "binary" else "numbers"
     for name, scores in (("candidate", candidate), ("champion", champion)):
         if scores is None:
             continue
@@ -91,10 +101,10 @@ def _schema(
             return flaw(f"The {name} gave answers of shape {scores.shape} for {len(holdout)} rows.")
         # The champion is what serves: its fault is an error of the system, not of the candidate.
         verdict = Verdict.FAIL if name == "candidate" else Verdict.ERROR
-        bad = int(np.sum(~((scores >= 0) & (scores <= 1))))
-        if bad:
-            return flaw(f"The {name} gave {bad} answers that are no probabilities.", verdict)
-    why = f"All answers to {len(holdout)} rows are probabilities."
+        good = (scores >= 0) & (scores <= 1) if task == "binary" else np.isfinite(scores)
+        if bad := int(np.sum(~good)):
+            return flaw(f"The {name} gave {bad} answers that are no {what}.", verdict)
+    why = f"All answers to {len(holdout)} rows are {what}."
     return _inputs(change, why) if change is not None else Evidence("schema", Verdict.PASS, why, 0.0, 0.0)
 
 
@@ -111,18 +121,27 @@ def _inputs(change: SchemaChange, why: str) -> Evidence:
     return Evidence("schema", Verdict.PASS, why, 0.0, 0.0)
 
 
-def _shortage(labels: np.ndarray, settings: TrainingSettings) -> Evidence | None:
-    fewest = int(min(labels.sum(), len(labels) - labels.sum()))
+def _shortage(labels: np.ndarray, settings: TrainingSettings, task: Task) -> Evidence | None:
     if len(labels) < settings.min_rows:
         why = f"The hold-out has {len(labels)} labelled rows, {settings.min_rows} are needed."
         return Evidence("floor", Verdict.INCONCLUSIVE, why, float(len(labels)), float(settings.min_rows))
+    if task == "regression":
+        if constant_loss(labels) > 0:
+            return None
+        return Evidence("floor", Verdict.INCONCLUSIVE, "All labels of the hold-out are alike: nothing can be judged.")
+    fewest = int(min(labels.sum(), len(labels) - labels.sum()))
     if fewest < settings.min_class_rows:
         why = f"The rarer outcome has {fewest} rows in the hold-out, {settings.min_class_rows} are needed."
         return Evidence("floor", Verdict.INCONCLUSIVE, why, float(fewest), float(settings.min_class_rows))
     return None
 
 
-def _floor(labels: np.ndarray, candidate: np.ndarray, settings: TrainingSettings) -> Evidence:
+def _floor(labels: np.ndarray, candidate: np.ndarray, settings: TrainingSettings, task: Task) -> Evidence:
+    if task == "regression":
+        value = skill(labels, candidate)
+        verdict = Verdict.PASS if value >= settings.min_skill else Verdict.FAIL
+        why = f"Saves {value:.1%} of the error of the best constant answer; {settings.min_skill:.1%} is the floor."
+        return Evidence("floor", verdict, why, value, settings.min_skill)
     value = auc(labels, candidate)
     verdict = Verdict.PASS if value >= settings.min_auc else Verdict.FAIL
     why = f"AUC {value:.3f} against a floor of {settings.min_auc:.3f}."
@@ -130,19 +149,18 @@ def _floor(labels: np.ndarray, candidate: np.ndarray, settings: TrainingSettings
 
 
 def _champion(
-    labels: np.ndarray,
     days: np.ndarray,
-    candidate: np.ndarray,
-    champion: np.ndarray | None,
+    mine: np.ndarray,
+    theirs: np.ndarray | None,
     settings: TrainingSettings,
     change: SchemaChange | None,
 ) -> Evidence:
-    if champion is None and change is not None:
+    if theirs is None and change is not None:
         why = f"The champion cannot answer these rows, for the candidate {change.said()}: the other gates decide alone."
         return Evidence("champion", Verdict.PASS, why)
-    if champion is None:
+    if theirs is None:
         return Evidence("champion", Verdict.PASS, "There is no champion yet: the other gates decide alone.")
-    difference = losses(labels, candidate) - losses(labels, champion)
+    difference = mine - theirs
     increase = float(pd.Series(difference).groupby(days).mean().mean())
     bound = upper_bound(difference, days, 0.95)
     verdict = Verdict.PASS if increase <= settings.max_loss_increase else Verdict.FAIL
@@ -154,25 +172,21 @@ def _champion(
 
 
 def _slices(
-    holdout: pd.DataFrame,
-    labels: np.ndarray,
-    candidate: np.ndarray,
-    champion: np.ndarray | None,
-    settings: TrainingSettings,
+    holdout: pd.DataFrame, mine: np.ndarray, theirs: np.ndarray | None, settings: TrainingSettings
 ) -> tuple[Evidence, list[dict[str, Any]]]:
     if not settings.slices:
         return Evidence("slices", Verdict.PASS, "No slices are asked for."), []
     frame = holdout[list(settings.slices)].assign(
         day=holdout["event_time"].dt.floor("D"),
-        loss=losses(labels, candidate),
-        increase=losses(labels, candidate) - losses(labels, champion) if champion is not None else math.nan,
+        loss=mine,
+        increase=mine - theirs if theirs is not None else math.nan,
     )
     table, small = _slice_table(frame, settings)
     aside = f" Too small to judge: {', '.join(small[:5])}{', ...' if len(small) > 5 else ''}." if small else ""
     if not table:
         why = f"No slice has the {settings.min_slice_rows} rows that are needed.{aside}"
         return Evidence("slices", Verdict.INCONCLUSIVE, why), table
-    if champion is None:
+    if theirs is None:
         why = f"There is no champion yet: {len(table)} slices are shown, none can have become worse.{aside}"
         return Evidence("slices", Verdict.PASS, why), table
     limit = settings.max_slice_loss_increase
@@ -217,9 +231,11 @@ def _slice_table(frame: pd.DataFrame, settings: TrainingSettings) -> tuple[list[
 
 
 def _calibration(
-    labels: np.ndarray, candidate: np.ndarray, champion: np.ndarray | None, settings: TrainingSettings
+    labels: np.ndarray, candidate: np.ndarray, champion: np.ndarray | None, settings: TrainingSettings, task: Task
 ) -> Evidence:
     """A week of storms puts every model off: the candidate may always miss by as much as the champion does."""
+    if task == "regression":
+        return Evidence("calibration", Verdict.PASS, "Numbers are answered: only chances can be held to frequencies.")
     error = calibration_error(labels, candidate)
     limit = settings.max_calibration_error
     if champion is not None:
@@ -239,14 +255,16 @@ def _parity(difference: float, settings: TrainingSettings) -> Evidence:
 
 
 def _details(
-    labels: np.ndarray, days: np.ndarray, candidate: np.ndarray, champion: np.ndarray | None
+    labels: np.ndarray, days: np.ndarray, candidate: np.ndarray, champion: np.ndarray | None, task: Task
 ) -> dict[str, Any]:
-    found: dict[str, Any] = {"rows": len(labels), "days": len(np.unique(days)), "base_rate": float(labels.mean())}
+    mean = "mean_label" if task == "regression" else "base_rate"
+    found: dict[str, Any] = {"rows": len(labels), "days": len(np.unique(days)), mean: float(labels.mean())}
     for name, scores in (("candidate", candidate), ("champion", champion)):
-        if scores is not None:
-            found[name] = {
-                "auc": auc(labels, scores),
-                "loss": float(losses(labels, scores).mean()),
-                "calibration_error": calibration_error(labels, scores),
-            }
+        if scores is None:
+            continue
+        found[name] = {"loss": float(losses(labels, scores, task).mean())}
+        if task == "regression":
+            found[name] |= {"skill": skill(labels, scores), "absolute_error": float(np.abs(scores - labels).mean())}
+        else:
+            found[name] |= {"auc": auc(labels, scores), "calibration_error": calibration_error(labels, scores)}
     return found

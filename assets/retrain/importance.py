@@ -17,7 +17,7 @@ def importance(
     max_rows: int = 5000,
     repeats: int = 3,
 ) -> dict[str, float]:
-    """Weights ≥ 0 that sum to 1: the mean rise of the Brier loss over permutations of each column on labelled rows.
+    """Weights ≥ 0 that sum to 1: the mean rise of the squared error over permutations of each column on labelled rows.
 
     Columns that only help by chance get 0; without a rise anywhere all weigh the same. Source: Breiman 2001, §10.
     """

@@ -1,11 +1,15 @@
-"""What the gates measure on a hold-out. labels: (n,) of 0 and 1; scores: (n,) probabilities of 1."""
+"""What the gates measure on a hold-out. labels: (n,) of 0 and 1, or numbers; scores: (n,) what was answered to them."""
 
 import math
 
 import numpy as np
 import pandas as pd
 
+from assets.task import Task
+
 CALIBRATION_BINS = 10
+# An error of so many usual ones counts as much to the detector of harm as any larger.
+HARM = 4.0
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -33,10 +37,36 @@ def roc(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return alarms / alarms[-1], hits / hits[-1]
 
 
-def losses(labels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Brier loss of each row, (n,) in [0, 1]."""
-    squares: np.ndarray = (scores - labels) ** 2
-    return squares
+def losses(labels: np.ndarray, scores: np.ndarray, task: Task = "binary") -> np.ndarray:
+    """Loss of each row, (n,). binary: Brier, in [0, 1]. regression: the absolute error in parts of `constant_loss`.
+
+    >>> losses(np.array([10.0, 20.0, 60.0]), np.array([10.0, 30.0, 50.0]), "regression").tolist()
+    [0.0, 0.6, 0.6]
+    """
+    if task == "regression":
+        return np.asarray(np.abs(scores - labels) / constant_loss(labels), dtype=np.float64)
+    return np.asarray((scores - labels) ** 2, dtype=np.float64)
+
+
+def constant_loss(labels: np.ndarray) -> float:
+    """Mean absolute error of the best constant answer to these rows, their median: the unit of a regression's loss."""
+    return float(np.mean(np.abs(labels - np.median(labels))))
+
+
+def skill(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Part of the best constant answer's absolute error that is saved: 1 is perfect, 0 is no better than it."""
+    return 1 - float(losses(labels, scores, "regression").mean())
+
+
+def harm_scale(labels: np.ndarray, scores: np.ndarray, task: Task) -> float | None:
+    """The absolute error that counts as a loss of 1 to the detector of harm: HARM times the mean of these rows.
+
+    None for chances, whose Brier loss lies in [0, 1] by itself.
+    """
+    if task == "binary":
+        return None
+    mean = float(np.mean(np.abs(scores - labels)))
+    return HARM * mean or 1.0
 
 
 def calibration(labels: np.ndarray, scores: np.ndarray, bins: int = CALIBRATION_BINS) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The gate for people: curves, importance, and a scorecard."""
+"""The gate for people: curves and importance."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from assets.decision import Decision
 from assets.retrain.measures import auc, calibration, roc
-from assets.verdict import Verdict
+from assets.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKS = {Verdict.PASS: "✅", Verdict.INCONCLUSIVE: "❔", Verdict.ERROR: "⚠️", Verdict.FAIL: "❌"}
 CANDIDATE, CHAMPION = "#0b6e99", "#9a9a9a"
 
 
@@ -22,15 +20,19 @@ def figures(
     candidate: np.ndarray,
     champion: np.ndarray | None,
     slices: Sequence[Mapping[str, Any]] = (),
+    task: Task = "binary",
 ) -> dict[str, bytes]:
-    """PNG bytes by file name: plots/roc.png, plots/calibration.png and, with slices, plots/slices.png.
+    """PNG bytes by file name: plots/roc.png and plots/calibration.png (answers.png of numbers), slices.png.
 
     slices: the table of a retrain decision.
     """
     lines = [("candidate", candidate, CANDIDATE)]
     if champion is not None:
         lines.insert(0, ("champion", champion, CHAMPION))
-    drawn = {"plots/roc.png": _png(_roc, labels, lines), "plots/calibration.png": _png(_calibration, labels, lines)}
+    if task == "regression":
+        drawn = {"plots/answers.png": _png(_numbers, labels, lines)}
+    else:
+        drawn = {"plots/roc.png": _png(_roc, labels, lines), "plots/calibration.png": _png(_calibration, labels, lines)}
     if slices:
         drawn["plots/slices.png"] = _png(_slices, slices)
     return drawn
@@ -39,32 +41,6 @@ def figures(
 def importance_figure(weights: Mapping[str, float]) -> dict[str, bytes]:
     """PNG bytes of plots/importance.png."""
     return {"plots/importance.png": _png(_importance, weights)}
-
-
-def scorecard(decision: Decision) -> str:
-    """A GFM table of a retrain decision: champion, candidate, delta, gate."""
-    details = decision.details
-    candidate: Mapping[str, Any] = details.get("candidate", {})
-    champion: Mapping[str, Any] = details.get("champion", {})
-    marks = {item.name: MARKS[item.verdict] for item in decision.evidence}
-    rows = ["| | champion | candidate | delta | gate |", "| --- | ---: | ---: | ---: | :---: |"]
-    for title, key, gate in (("AUC", "auc", "floor"), ("Brier loss", "loss", "champion")):
-        rows.append(_row(title, champion.get(key), candidate.get(key), marks.get(gate, "–")))
-    gap = "calibration_error"
-    rows.append(_row("Calibration gap", champion.get(gap), candidate.get(gap), marks.get("calibration", "–")))
-    for item in decision.evidence:
-        if item.name in ("slices", "parity", "schema"):
-            value = "–" if item.statistic is None else f"{item.statistic:.2g}"
-            rows.append(f"| {item.name} | – | {value} | – | {marks[item.name]} |")
-    return "\n".join(rows)
-
-
-def _row(title: str, champion: float | None, candidate: float | None, mark: str) -> str:
-    def cell(value: float | None, form: str) -> str:
-        return "–" if value is None else format(value, form)
-
-    delta = None if champion is None or candidate is None else candidate - champion
-    return f"| {title} | {cell(champion, '.4f')} | {cell(candidate, '.4f')} | {cell(delta, '+.4f')} | {mark} |"
 
 
 def _png(draw: Any, *arguments: Any) -> bytes:
@@ -97,6 +73,18 @@ def _calibration(axes: "Axes", labels: np.ndarray, lines: list[tuple[str, np.nda
         axes.plot(table["probability"], table["frequency"], "o-", color=colour, label=name)
     axes.plot([0, 1], [0, 1], color="#cccccc", linestyle=":")
     axes.set(title="Calibration on the hold-out", xlabel="probability", ylabel="frequency", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(loc="upper left", frameon=False)
+
+
+def _numbers(axes: "Axes", labels: np.ndarray, lines: list[tuple[str, np.ndarray, str]]) -> None:
+    """Means of equal parts of the rows in order of answer: a good model's lie on the diagonal, far apart."""
+    for name, scores, colour in lines:
+        table = calibration(labels, scores)
+        error = float(np.abs(scores - labels).mean())
+        axes.plot(table["probability"], table["frequency"], "o-", color=colour, label=f"{name}, off by {error:.4g}")
+    ends = [float(labels.min()), float(labels.max())]
+    axes.plot(ends, ends, color="#cccccc", linestyle=":")
+    axes.set(title="Answers on the hold-out", xlabel="mean answer", ylabel="mean label")
     axes.legend(loc="upper left", frameon=False)
 
 

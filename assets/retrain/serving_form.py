@@ -16,17 +16,17 @@ class NotConvertible(ValueError):
     """The estimator has no ONNX form that serving can load. Says why and what to fit instead."""
 
 
-def finished(model: Any) -> bytes:
-    """The bytes of a converted classifier with `probabilities` as its one output. `NotConvertible` names what is off.
+def finished(model: Any, output: str = "probabilities") -> bytes:
+    """The bytes of a converted estimator with its one output. `NotConvertible` names what is off.
 
     model: an `onnx.ModelProto`. The same model gives the same bytes.
     """
     import onnx
 
-    outputs = [item for item in model.graph.output if item.name == "probabilities"]
+    outputs = [item for item in model.graph.output if item.name == output]
     if not outputs:
         names = [item.name for item in model.graph.output]
-        raise NotConvertible(f"the converted model gives {names}, not probabilities: fit a classifier")
+        raise NotConvertible(f"the converted model gives {names}, not {output}: fit an estimator of the spec's task")
     # The converted label has a wrong shape, and nobody asks for it.
     del model.graph.output[:]
     model.graph.output.extend(outputs)

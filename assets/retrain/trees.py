@@ -9,19 +9,23 @@ import numpy as np
 def register() -> None:
     """Make the tree libraries known to skl2onnx: those that are imported, for no estimator is of any other."""
     from skl2onnx import update_registered_converter
-    from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
+    from skl2onnx.common import shape_calculator as shapes
 
     options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
-    shapes = calculate_linear_classifier_output_shapes
+    classes, number = shapes.calculate_linear_classifier_output_shapes, shapes.calculate_linear_regressor_output_shapes
     if "lightgbm" in sys.modules:
-        from lightgbm import LGBMClassifier
+        from lightgbm import LGBMClassifier, LGBMRegressor
 
-        update_registered_converter(LGBMClassifier, "LightGbmLGBMClassifier", shapes, _convert_floored, options=options)
+        update_registered_converter(
+            LGBMClassifier, "LightGbmLGBMClassifier", classes, _convert_floored, options=options
+        )
+        update_registered_converter(LGBMRegressor, "LightGbmLGBMRegressor", number, _convert_floored)
     if "xgboost" in sys.modules:
         from onnxmltools.convert.xgboost.operator_converters.XGBoost import convert_xgboost
-        from xgboost import XGBClassifier
+        from xgboost import XGBClassifier, XGBRegressor
 
-        update_registered_converter(XGBClassifier, "XGBoostXGBClassifier", shapes, convert_xgboost, options=options)
+        update_registered_converter(XGBClassifier, "XGBoostXGBClassifier", classes, convert_xgboost, options=options)
+        update_registered_converter(XGBRegressor, "XGBoostXGBRegressor", number, convert_xgboost)
 
 
 def _convert_floored(scope: Any, operator: Any, container: Any) -> None:
@@ -32,7 +36,7 @@ def _convert_floored(scope: Any, operator: Any, container: Any) -> None:
 
 
 class _Floored:
-    """A LightGBM classifier whose thresholds are 32-bit numbers.
+    """A LightGBM model whose thresholds are 32-bit numbers.
 
     ONNX keeps thresholds in 32 bits. Rounded to the nearest, one can pass over the very value it has to keep on its
     right; rounded down, `x <= threshold` says the same for every 32-bit x.

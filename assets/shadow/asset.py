@@ -24,6 +24,7 @@ from assets.shadow.settings import ShadowSettings
 from assets.shadow.several import Contender, judge_all
 from assets.snapshot.asset import take
 from assets.snapshot.maturity import matured
+from assets.task import answers
 from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
@@ -136,7 +137,8 @@ class _Room:
         past = take(self.model, self.store, at - lookback, at, at)
         estimator = self.model.fit(matured(past.frame, past.features.label, at), past.features, self.seed)
         labelled, scores = logged["label"].notna().to_numpy(), np.full(len(logged), np.nan)
-        scores[labelled] = estimator.predict_proba(as_served(logged[labelled], past.features.features))[:, 1]
+        rows = as_served(logged[labelled], past.features.features)
+        scores[labelled] = answers(estimator, rows, self.settings.task)
         return Contender(lookback / timedelta(days=1), scores, past.digest)
 
     def learned(self, as_of: datetime, lookback: timedelta) -> list[Pair]:

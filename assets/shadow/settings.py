@@ -1,13 +1,14 @@
 """How a shadow evaluation is judged: the part of the spec that says when retraining pays."""
 
 from datetime import datetime, timedelta
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from assets.task import Task
+
 BLOCK_HOURS = {"6h": 6, "12h": 12, "D": 24, "2D": 48, "7D": 168}
 
-Task = Literal["binary", "multiclass", "regression"]
 LossName = Literal["log_loss", "brier", "payoff", "absolute", "squared", "pinball"]
 LOSSES: dict[Task, tuple[LossName, ...]] = {
     "binary": ("log_loss", "brier", "payoff"),
@@ -101,7 +102,7 @@ class ShadowSettings(BaseModel):
     loss: LossName = Field(
         default="log_loss",
         description="What is compared on every request. binary: log_loss, brier, payoff (business value lost, by "
-        "`payoff`); multiclass: log_loss, brier; regression: absolute, squared, pinball.",
+        "`payoff`); multiclass: log_loss, brier; regression: absolute, squared, pinball. Without it the task's first.",
     )
     quantile: float = Field(default=0.5, gt=0, lt=1, description="The quantile that loss: pinball asks for.")
     loss_cap: float | None = Field(
@@ -174,6 +175,14 @@ class ShadowSettings(BaseModel):
     block_offset_hours: float = Field(
         default=0.0, gt=-24, lt=24, description="Hours after midnight UTC at which a block begins: the quiet of night."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _loss_of_the_task(cls, given: Any) -> Any:
+        """Without a word about it, the first loss of the task."""
+        if isinstance(given, dict) and "loss" not in given and given.get("task") in LOSSES:
+            return {**given, "loss": LOSSES[given["task"]][0]}
+        return given
 
     @model_validator(mode="after")
     def _window_holds_the_blocks(self) -> Self:

@@ -17,10 +17,11 @@ from pipelines import local
 from pipelines.environments import enter, ports
 from resources.local.processes import marked
 from resources.local.stack import down
-from tests.customers import customers
+from tests.customers import customers, spenders
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-TABLES = {"churn": ("churned", customers)}
+# By model: the target, and the table. One answers a chance, one a number of thousands.
+TABLES = {"churn": ("churned", customers), "spend": ("spent", spenders)}
 # The last whole day but one of the rows.
 PARTITION = "2024-05-03"
 TYPES = {"plan": "string", "Monthly_fee": "float", "monthly_fee_2": "int", "calls": "float", "paperless": "int"}

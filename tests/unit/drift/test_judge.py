@@ -282,6 +282,34 @@ def test_unusable_labels_are_left_out(reference: Reference, draw: Draw) -> None:
     )
 
 
+def numbers(rows: pd.DataFrame, off: float) -> pd.DataFrame:
+    """The same rows of a model that answers numbers, off by so much on average."""
+    answer = 3000 + 500 * rows["temp"].astype(float)
+    errors = np.random.default_rng(3).exponential(off, len(rows))
+    return rows.assign(answer=answer, label=answer + errors)
+
+
+@pytest.mark.parametrize(("off", "verdict"), [(50.0, PASS), (150.0, FAIL)])
+def test_a_model_of_numbers_is_harmed_when_its_errors_grow_by_the_reference_s_measure(
+    reference: Reference, draw: Draw, off: float, verdict: Verdict
+) -> None:
+    past = numbers(draw(-30, 30, seed=9), 50)
+    built = build_reference(past, reference.features, {}, DriftSettings(), loss_bound=0.3, loss_scale=200.0)
+    decision = decide(Reference.from_bytes(built.to_bytes()), numbers(draw(0, 14), off), 0, 14)
+    assert found(decision, "harm").verdict is verdict, found(decision, "harm").why
+    assert read(decision)["absolute_error"] == pytest.approx(off, rel=0.1)
+    assert found(decision, "inputs").verdict is PASS
+
+
+def test_a_model_of_numbers_has_no_estimate_and_says_why(reference: Reference, draw: Draw) -> None:
+    past = numbers(draw(-30, 30, seed=9), 50)
+    built = build_reference(past, reference.features, {}, DriftSettings(), loss_bound=0.3, loss_scale=200.0)
+    decision = decide(built, numbers(draw(0, 7), 50))
+    assert found(decision, "estimate").verdict is PASS
+    assert "only chances say how often they err" in found(decision, "estimate").why
+    assert decision.details["estimated"] is None
+
+
 def test_silence_after_enough_labels_is_no_pass(reference: Reference, draw: Draw) -> None:
     first = decide(reference, draw(0, 7))
     second = decide(reference, draw(7, 7), 7, 14, read(first), labelled=draw(7, 7).iloc[:0])

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from assets.model import Model
 from assets.retrain.export import parity, to_onnx
-from assets.retrain.measures import auc
+from assets.retrain.measures import auc, skill
 from assets.scoring import score
 from assets.snapshot.asset import take
 from assets.snapshot.maturity import matured
@@ -19,7 +19,7 @@ from pipelines.cli import main
 from pipelines.draft import read_table
 from pipelines.spec import load_spec
 from resources.features import FeatureRegistry
-from tests.customers import START, customers
+from tests.customers import START, customers, spenders
 from tests.fakes import MemoryStore
 
 
@@ -66,6 +66,48 @@ def test_a_new_model_passes_the_check_fits_exports_and_scores(tmp_path: Path, ki
     onnx = to_onnx(estimator, features)
     assert parity(estimator, onnx, known, features) <= 1e-5
     assert auc(known[rows.features.label].to_numpy(), score(onnx, known, features)) > 0.75
+
+
+def test_a_table_of_amounts_becomes_a_model_of_a_number(tmp_path: Path) -> None:
+    file = written(tmp_path, spenders())
+    found = trimtab("new", "spend", "--from", file, "--target", "spent", "--time", "signed up", "--models", tmp_path)
+    assert found.exit_code == 0, found.output
+    assert "task regression: The spent to expect." in found.output
+    spec = load_spec(tmp_path / "spend/model.yaml")
+    assert (spec.task, spec.shadow.loss) == ("regression", "absolute")
+    registry = FeatureRegistry.load(spec.features)
+    model = Model(spec.name, spec.description, spec.owners, spec.feature_set, registry, spec.recipe, task=spec.task)
+    store, sink = MemoryStore(), io.BytesIO()
+    pq.write_table(read_table(file), sink)
+    store.put("raw/spend.parquet", sink.getvalue())
+    as_of = START + timedelta(days=60)
+    rows = take(model, store, spec.start, as_of, as_of)
+    known = matured(rows.frame, rows.features.label, as_of)
+    features = rows.features.features
+    estimator = model.fit(known, rows.features, seed=7)
+    onnx = to_onnx(estimator, features, "regression")
+    assert parity(estimator, onnx, known, features, "regression") <= 1e-5
+    assert skill(known[rows.features.label].to_numpy(), score(onnx, known, features)) > 0.6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--target", "plan", "--task", "regression"), "--target = 'plan: string': is no number"),
+        (("--target", "calls", "--task", "regression", "--positive", "3"), "answers a number"),
+        (("--target", "note", "--task", "regression"), "is no number"),
+    ],
+)
+def test_a_number_cannot_be_made_of_words(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    found = made(tmp_path, written(tmp_path, customers(200)), *words)
+    assert found.exit_code == 1
+    assert said in found.output
+
+
+def test_few_different_numbers_are_kinds_unless_the_task_is_said(tmp_path: Path) -> None:
+    file = written(tmp_path, customers(200))
+    assert "name the event with --positive" in made(tmp_path, file, "--target", "monthly_fee").output
+    assert made(tmp_path, file, "--target", "monthly_fee", "--task", "regression").exit_code == 0
 
 
 def test_every_column_is_used_renamed_or_left_out_with_the_reason(tmp_path: Path) -> None:

@@ -32,6 +32,13 @@ def written(folder: Path, text: str, name: str = "churn") -> Path:
         ('owners: ["team:growth"]|owners: [growth]', "owners", "neither 'team:NAME' nor an e-mail"),
         ("feature_set: customers|feature_sets: customers", "feature_set", "is missing: add it"),
         ("cadence: weekly|cadence: weekly\ncolour: red", "colour", "is no field of a spec"),
+        (
+            "cadence: weekly|cadence: weekly\ntask: multiclass",
+            "task",
+            "one number an answer: make a binary model of each",
+        ),
+        ("cadence: weekly|cadence: weekly\ntask: regression\nshadow: {task: binary}", "(file)", "write the same"),
+        ("cadence: weekly|cadence: weekly\ntask: regression\nfallback: {enabled: true}", "(file)", "disable it"),
         ("cadence: weekly|cadence: weekly\ndrift: {alpha: 2}", "drift.alpha", "less than 1"),
         ("cadence: weekly|cadence: weekly\ncanary: {ladder: [5, 1, 100]}", "canary", "ladder"),
     ],
@@ -46,6 +53,11 @@ def test_a_wrong_field_is_named_with_its_file_value_and_remedy(
     assert caught.value.field == field
     assert str(file) in str(caught.value)
     assert remedy in str(caught.value)
+
+
+def test_the_shadow_compares_by_the_task_of_the_model(tmp_path: Path) -> None:
+    spec = load_spec(written(tmp_path, GOOD + "task: regression\nshadow: {days: 21}\n"))
+    assert (spec.shadow.task, spec.shadow.loss, spec.shadow.days) == ("regression", "absolute", 21)
 
 
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:

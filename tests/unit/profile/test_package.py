@@ -93,6 +93,14 @@ def test_a_probe_holds_the_rows_as_the_wire_does() -> None:
     assert probe["tolerance"] == 1e-4
 
 
+def test_a_number_is_one_value_a_row_and_its_tolerance_grows_with_it() -> None:
+    probe = build_probe(ROWS, FEATURES, np.array([-2000.0, 500.0]), 1e-5, "regression")
+    assert probe["outputs"] == {"prediction": {"datatype": "FP32", "shape": [2, 1], "data": [-2000.0, 500.0]}}
+    assert probe["tolerance"] == pytest.approx(0.02)
+    made = serving_config("m", FEATURES, CHOICE, version=7, task="regression")
+    assert made["output"] == [{"name": "prediction", "data_type": "TYPE_FP32", "dims": [1]}]
+
+
 def test_the_warm_up_holds_real_rows_as_bytes_that_their_name_vouches_for() -> None:
     samples, files = warmup_samples(PROBE), warmup_files(PROBE)
     assert [sample["name"] for sample in samples] == ["row 0", "row 1"]

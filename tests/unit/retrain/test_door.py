@@ -1,20 +1,30 @@
 """The retrain room as Dagster runs it, on a store and a lineage in memory; limited fits are real processes."""
 
 import io
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from assets.decision import Decision, Evidence
+from assets.door import decision_key
+from assets.drift.reference import Reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
 from assets.retrain.asset import candidate_model
 from assets.retrain.schema import ACCEPT_TAG
 from assets.retrain.settings import TrainingSettings
+from assets.scoring import score
+from assets.task import Task
+from assets.verdict import Verdict
 from resources.features import FeatureRegistry
 from tests.fakes import MemoryStore
 from tests.fakes_lineage import MemoryLineage
@@ -75,14 +85,19 @@ class Room:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.task: Task = "binary"
         self.store, self.lineage = MemoryStore(), MemoryLineage()
         self.tries = folder / "tries"
         columns = "\n".join(f"  - {{name: {name}, type: {kind}}}" for name, kind in FEATURES.items())
         (folder / "features.yaml").write_text(FEATURE_SET.format(columns=columns))
-        sink = io.BytesIO()
-        pq.write_table(pa.Table.from_pandas(made_up(2500, seed=1), preserve_index=False), sink)
-        self.store.put("raw/made.parquet", sink.getvalue())
+        self.rows(made_up(2500, seed=1))
         self.recipe()
+
+    def rows(self, frame: pd.DataFrame) -> None:
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), sink)
+        held = self.store.pointer("raw/made.parquet")
+        self.store.swap("raw/made.parquet", sink.getvalue(), held.etag if held else None)
 
     def recipe(self, first: str = "", report: str = "") -> None:
         (self.folder / "recipe.py").write_text(RECIPE.format(first=first, report=report))
@@ -97,7 +112,7 @@ class Room:
         self, memory_gib: float | None = None, tags: dict[str, str] | None = None, **settings: Any
     ) -> dg.ExecuteInProcessResult:
         registry = FeatureRegistry.load(self.folder / "features.yaml")
-        model = Model("made", "Made up.", ("team:ml",), "made", registry, self.folder / "recipe.py")
+        model = Model("made", "Made up.", ("team:ml",), "made", registry, self.folder / "recipe.py", task=self.task)
         partitions = dg.DailyPartitionsDefinition(START)
         bounds = TrainingSettings(**{"min_rows": 200, **settings})
         asset = candidate_model(model, partitions, bounds, DriftSettings(), memory_gib=memory_gib)
@@ -147,6 +162,86 @@ def test_a_candidate_is_registered_and_both_sides_name_each_other(room: Room) ->
     assert [run.tags["decision"] for run in gates] == [tags["decision"]]
     assert gates[0].dataset is not None
     assert gates[0].dataset.digest == tags["dataset.digest"]
+
+
+NUMBERS = """
+def fit(frame, target, seed):
+    from lightgbm import LGBMRegressor
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline
+
+    columns = ColumnTransformer([("numbers", "passthrough", ["hour", "distance", "temp"])])
+    trees = LGBMRegressor(n_estimators=40, num_leaves=7, random_state=seed, n_jobs=1, verbose=-1)
+    return Pipeline([("columns", columns), ("trees", trees)]).fit(frame.drop(columns=target), frame[target])
+"""
+
+
+def minutes(rows: int = 2500) -> pd.DataFrame:
+    """The label is a number: some thousand minutes that grow with the distance."""
+    frame = made_up(rows, seed=1)
+    return frame.assign(late=2000 + frame["distance"] + np.random.default_rng(2).normal(0, 100, rows))
+
+
+@pytest.mark.parametrize("memory_gib", [None, 4])
+def test_a_model_of_a_number_is_gated_by_its_error_and_registered_with_the_unit_of_harm(
+    room: Room, memory_gib: float | None
+) -> None:
+    room.task = "regression"
+    room.rows(minutes())
+    (room.folder / "recipe.py").write_text(NUMBERS)
+    assert room.run(memory_gib).success
+    ((run_id, onnx, _),) = room.versions()
+    answers = score(onnx, minutes(), FEATURES)
+    assert 50 < np.abs(answers - minutes()["late"]).mean() < 150
+    kept = room.lineage.runs[run_id]
+    assert "plots/answers.png" in kept.artifacts
+    assert not {"plots/roc.png", "plots/calibration.png"} & set(kept.artifacts)
+    decision = json.loads(kept.artifacts["decision.json"])
+    assert decision["details"]["candidate"]["skill"] == pytest.approx(1 - 80 / 575, abs=0.05)
+    reference = Reference.from_bytes(room.store.get("references/made/1.npz"))
+    assert reference.loss_scale == pytest.approx(4 * 85, rel=0.2)
+    assert 0.2 < reference.loss_bound < 0.35
+
+
+def test_a_recipe_of_another_task_than_the_spec_s_is_refused_with_the_remedy(room: Room) -> None:
+    room.task = "regression"
+    (event,) = (item for item in room.run().all_events if item.is_step_failure)
+    assert "task is regression and the recipe gives a classifier: fit a regressor" in str(event.step_failure_data.error)
+    room.task = "binary"
+    (room.folder / "recipe.py").write_text(NUMBERS)
+    (event,) = (item for item in room.run().all_events if item.is_step_failure)
+    assert "or write task: regression in the spec" in str(event.step_failure_data.error)
+
+
+def shadow(room: Room, days: float, verdict: Verdict = Verdict.PASS, champion: str = "1", gain: float = 0.1) -> str:
+    """A shadow decision at the end of the partition; its digest."""
+    at = datetime(2013, 1, 29, tzinfo=UTC)
+    evidence = (Evidence("gain", verdict, "said"),)
+    details = {"chosen": {"name": "a", "lookback_days": days}, "mean_gain": gain}
+    decision = Decision("made", "shadow", at, "said", evidence, {"champion": champion}, details)
+    room.store.put(decision_key(decision), decision.to_json())
+    return decision.digest
+
+
+def gate_record(room: Room) -> dict[str, Any]:
+    *_, last = (run for run in room.lineage.runs.values() if run.kind == "retrain")
+    found: dict[str, Any] = json.loads(last.artifacts["decision.json"])
+    return found
+
+
+def test_the_window_that_the_shadow_chose_is_the_window_that_is_fitted(room: Room) -> None:
+    assert room.run().success
+    assert gate_record(room)["details"]["lookback_days"] == 365
+    assert int(room.lineage.runs[room.versions()[0][0]].params["rows"]) > 2300
+    room.lineage.set_alias("made", "champion", 1)
+    chosen = shadow(room, 14)
+    for other in ({"verdict": Verdict.FAIL}, {"champion": "7", "gain": 9.0}, {"gain": 0.05}):
+        shadow(room, 3, **other)  # a no, one about another champion, and a smaller gain choose nothing
+    assert room.run().success
+    record = gate_record(room)
+    assert (record["details"]["lookback_days"], record["inputs"]["shadow"]) == (14, chosen)
+    rows = int(room.lineage.runs[room.versions()[1][0]].params["rows"])
+    assert rows == pytest.approx(2500 * 14 / 28, rel=0.1)
 
 
 def test_a_fit_with_a_memory_limit_gives_the_very_bytes_of_one_without(room: Room) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pandas as pd
 import pytest
-from sklearn.ensemble import RandomForestClassifier
+from lightgbm import LGBMRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -15,7 +16,7 @@ from sklearn.preprocessing import FunctionTransformer
 from assets.recipe import Recipe
 from assets.retrain.export import parity, to_onnx
 from assets.retrain.serving_form import NotConvertible
-from assets.scoring import Scorer, as_served, tensors
+from assets.scoring import Scorer, as_served, score, tensors
 
 from .conftest import FEATURES, Fitted, made_up
 
@@ -121,3 +122,27 @@ def test_trees_of_another_kind_stay_as_they_are(fitted: Fitted) -> None:
     body = to_onnx(forest, numbers)
     assert "TreeEnsembleClassifier" in [node.op_type for node in onnx.load_from_string(body).graph.node]
     assert parity(forest, body, frame, numbers) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LGBMRegressor(n_estimators=30, verbose=-1, n_jobs=1),
+        LGBMRegressor(n_estimators=30, verbose=-1, n_jobs=1, objective="poisson"),
+        HistGradientBoostingRegressor(max_iter=30),
+        RandomForestRegressor(10, max_depth=5, n_jobs=1),
+        LinearRegression(),
+    ],
+)
+def test_a_regressor_answers_the_number_it_was_fitted_on_beyond_what_32_bits_hold_exactly(
+    fitted: Fitted, model: Any
+) -> None:
+    numbers = {"hour": "float", "distance": "float"}
+    frame = fitted.frame[[*numbers]].astype(np.float32)
+    label = 1e6 + 1000.0 * frame["hour"] + frame["distance"]
+    estimator = make_pipeline(FunctionTransformer(), model).fit(frame, label)
+    body = to_onnx(estimator, numbers, "regression")
+    assert [item.name for item in onnx.load_from_string(body).graph.output] == ["prediction"]
+    assert parity(estimator, body, frame, numbers, "regression") < 1e-5
+    assert score(body, frame, numbers) == pytest.approx(label, rel=0.02)
+    assert body == to_onnx(estimator, numbers, "regression")

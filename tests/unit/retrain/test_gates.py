@@ -184,3 +184,55 @@ def test_the_loss_bound_holds_as_often_as_it_says_though_days_differ() -> None:
 
 def test_one_day_bounds_nothing() -> None:
     assert loss_bound(np.array([0.1, 0.2]), np.array([1, 1])) == 1.0
+
+
+def amounts(off: float, rows: int = 4000) -> tuple[pd.DataFrame, np.ndarray]:
+    """Labels of some thousand, and answers that miss them by so much."""
+    rng = np.random.default_rng(1)
+    frame, _ = holdout(rows)
+    frame["late"] = rng.normal(3000, 400, rows)
+    return frame, frame["late"].to_numpy() + rng.normal(0, off, rows)
+
+
+def decide_number(off: float, champion: float | None = None, **change: Any) -> Decision:
+    frame, answers = amounts(off)
+    theirs = None if champion is None else amounts(champion)[1]
+    bounds = TrainingSettings(**{"slices": ("origin",), **change})
+    return judge("m", frame, "late", answers, theirs, bounds, 1e-7, AS_OF, {}, task="regression")
+
+
+def test_a_number_is_gated_on_the_error_it_saves_and_against_the_champion() -> None:
+    good = decide_number(100, champion=105)
+    assert verdicts(good) == dict.fromkeys(NAMES, Verdict.PASS)
+    assert good.details["candidate"]["skill"] == pytest.approx(0.75, abs=0.02)
+    assert good.details["candidate"]["absolute_error"] == pytest.approx(80, rel=0.05)
+    assert "only chances can be held to frequencies" in good.evidence[4].why
+    assert verdicts(decide_number(395))["floor"] is Verdict.FAIL
+    worse = decide_number(130, champion=100)
+    assert verdicts(worse)["champion"] is Verdict.FAIL
+    assert verdicts(worse)["slices"] is Verdict.FAIL
+
+
+def test_the_unit_of_a_number_changes_no_verdict() -> None:
+    frame, answers = amounts(110)
+    _, theirs = amounts(100)
+    bounds = TrainingSettings(slices=("origin",))
+    said = []
+    for unit in (1.0, 1e-6, 1e6):
+        rows = frame.assign(late=frame["late"] * unit)
+        scores = (answers * unit, theirs * unit)
+        said.append(judge("m", rows, "late", *scores, bounds, 0.0, AS_OF, {}, task="regression"))
+    assert len({tuple(verdicts(decision).items()) for decision in said}) == 1
+    assert said[1].evidence[1].statistic == pytest.approx(said[2].evidence[1].statistic)
+
+
+def test_numbers_that_cannot_be_judged_say_so() -> None:
+    frame, answers = amounts(100)
+    alike = judge(
+        "m", frame.assign(late=7.0), "late", answers, None, TrainingSettings(), 0.0, AS_OF, {}, task="regression"
+    )
+    assert verdicts(alike) == {"floor": Verdict.INCONCLUSIVE}
+    answers[3] = np.nan
+    broken = judge("m", frame, "late", answers, None, TrainingSettings(), 0.0, AS_OF, {}, task="regression")
+    assert "1 answers that are no numbers" in broken.why
+    assert broken.verdict is Verdict.FAIL

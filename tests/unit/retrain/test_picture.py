@@ -1,13 +1,9 @@
-"""Pictures and the scorecard a person reads instead of numbers."""
-
-from datetime import UTC, datetime
+"""Pictures a person looks at instead of numbers."""
 
 import numpy as np
 import pytest
 
-from assets.decision import Decision, Evidence
-from assets.retrain.picture import figures, importance_figure, scorecard
-from assets.verdict import Verdict
+from assets.retrain.picture import figures, importance_figure
 
 PNG = b"\x89PNG\r\n"
 LABELS = (np.random.default_rng(0).random(500) < 0.4).astype(float)
@@ -43,24 +39,7 @@ def test_a_hold_out_too_small_to_judge_can_still_be_drawn(rows: int) -> None:
     assert all(body.startswith(PNG) for body in figures(LABELS[:rows], SCORES[:rows], None).values())
 
 
-def test_the_scorecard_sets_candidate_beside_champion() -> None:
-    evidence = (
-        Evidence("schema", Verdict.PASS, "", 0.0, 0.0),
-        Evidence("floor", Verdict.PASS, "", 0.7, 0.55),
-        Evidence("champion", Verdict.FAIL, "", 0.03, 0.002),
-        Evidence("parity", Verdict.PASS, "", 1e-7, 1e-5),
-    )
-    details = {
-        "candidate": {"auc": 0.7, "loss": 0.2, "calibration_error": 0.05},
-        "champion": {"auc": 0.72, "loss": 0.17, "calibration_error": 0.04},
-    }
-    table = scorecard(Decision("m", "retrain", datetime(2013, 2, 1, tzinfo=UTC), "", evidence, {}, details))
-    assert "| AUC | 0.7200 | 0.7000 | -0.0200 | ✅ |" in table
-    assert "| Brier loss | 0.1700 | 0.2000 | +0.0300 | ❌ |" in table
-    assert len({line.count("|") for line in table.splitlines()}) == 1
-
-
-def test_a_gate_that_ended_early_has_a_scorecard_of_dashes() -> None:
-    early = Evidence("floor", Verdict.INCONCLUSIVE, "too few")
-    table = scorecard(Decision("m", "retrain", datetime(2013, 2, 1, tzinfo=UTC), "", (early,)))
-    assert "| AUC | – | – | – | ❔ |" in table
+def test_numbers_are_drawn_against_their_labels() -> None:
+    labels = np.random.default_rng(2).normal(3000, 400, 500)
+    ((name, body),) = figures(labels, labels + 50, labels - 90, task="regression").items()
+    assert (name, body[:6]) == ("plots/answers.png", PNG)

@@ -19,6 +19,7 @@ from assets.model import Model
 from assets.retrain.export import to_onnx
 from assets.shadow.asset import evaluate
 from assets.shadow.settings import ShadowSettings
+from assets.task import Task
 from assets.verdict import Verdict
 from pipelines.observer.rows import Access, Answer
 from pipelines.observer.tables import access_tables, answers_tables
@@ -74,13 +75,14 @@ def at(day: float) -> datetime:
 class Shop:
     """A model folder, a store with log and labels, and a champion of the first four weeks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, task: Task = "binary") -> None:
         (folder / "features.yaml").write_text(FEATURES)
-        (folder / "recipe.py").write_text(RECIPE)
+        (folder / "recipe.py").write_text(RECIPE if task == "binary" else RECIPE.replace("Logistic", "Linear"))
+        self.task = task
         registry = FeatureRegistry.load(folder / "features.yaml")
-        self.model = Model("shop", "Customers.", ("team:shop",), "shop", registry, folder / "recipe.py")
+        self.model = Model("shop", "Customers.", ("team:shop",), "shop", registry, folder / "recipe.py", task=task)
         self.store, self.lineage = MemoryStore(), MemoryLineage()
-        self.rows = customers()
+        self.rows = customers() if task == "binary" else spenders()
         sink = io.BytesIO()
         self.rows.to_parquet(sink)
         self.store.put("raw/shop.parquet", sink.getvalue())
@@ -90,7 +92,7 @@ class Shop:
     def _champion(self) -> None:
         features = self.model.registry.resolve("shop", START)
         known = self.rows[self.rows["at"] < at(TRAINED)]
-        onnx = to_onnx(self.model.fit(known, features, 7), features.features)
+        onnx = to_onnx(self.model.fit(known, features, 7), features.features, self.task)
         self.lineage.register("shop", onnx, dagster_run_id="r", snapshot_digest="d", snapshot_uri="u")
         self.lineage.set_alias("shop", "champion", 1)
         frame = known.rename(columns={"at": "event_time"})
@@ -116,7 +118,7 @@ class Shop:
         Log(self.store).put_labels("shop", told[told.index % 40 > 0])
 
     def decide(self, day: float, **settings: Any) -> Decision:
-        chosen = ShadowSettings.model_validate({"days": 7, "min_labels": 100, **settings})
+        chosen = ShadowSettings.model_validate({"task": self.task, "days": 7, "min_labels": 100, **settings})
         ports = (self.store, self.lineage, Log(self.store))
         return evaluate(self.model, chosen, *ports, at(day), timedelta(days=365), 7)  # type: ignore[arg-type]
 
@@ -147,6 +149,14 @@ def customers() -> pd.DataFrame:
     )
 
 
+def spenders() -> pd.DataFrame:
+    """The same customers; the label is what they spend."""
+    rows = customers()
+    way = np.where(np.arange(len(rows)) / A_DAY < TURNED, 1.0, -1.0)
+    spent = 3000 + way * (600 * rows["age"] - 400 * rows["visits"])
+    return rows.assign(bought=spent + np.random.default_rng(5).normal(0, 50, len(rows)))
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
@@ -170,6 +180,17 @@ def test_of_several_look_backs_the_one_that_forgets_the_past_is_chosen(shop: Sho
     assert decision.inputs["challenger_snapshot"] == listed["two_weeks"]["snapshot"]
     assert decision.details["settings"]["alpha"] == pytest.approx(0.025)
     assert "chosen of 2: two_weeks, 14 days" in decision.why
+
+
+def test_a_number_is_compared_by_its_absolute_error(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, "regression")
+    decision = shop.decide(58, challengers=[{"name": "two_weeks", "lookback_days": 14}])
+    assert decision.verdict is Verdict.PASS, decision.why
+    assert decision.details["settings"]["loss"] == "absolute"
+    # The champion learned the other way round: it misses by twice what there is to say, the challenger by the noise.
+    mean = decision.details["loss"]["absolute"]
+    assert mean["challenger"] < 60 < 900 < mean["champion"]
+    assert decision.details["auc"] is None
 
 
 def test_one_challenger_is_judged_at_the_whole_level(shop: Shop) -> None:

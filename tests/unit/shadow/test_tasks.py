@@ -14,6 +14,7 @@ from assets.decision import Decision
 from assets.shadow.judge import judge
 from assets.shadow.loss import losses
 from assets.shadow.settings import LOSSES, ShadowSettings
+from assets.task import Task
 from assets.verdict import Verdict
 
 Floats = NDArray[np.float64]
@@ -110,10 +111,18 @@ def test_two_classes_lose_as_an_event_does() -> None:
     assert two == pytest.approx(losses(ShadowSettings(), label, chance))
 
 
+@pytest.mark.parametrize("task", LOSSES)
+def test_without_a_word_the_first_loss_of_the_task_is_compared(task: Task) -> None:
+    assert ShadowSettings.model_validate({"task": task}).loss == LOSSES[task][0]
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"task": "regression"}, "log_loss does not fit task: regression: choose absolute, squared, pinball"),
+        (
+            {"task": "regression", "loss": "log_loss"},
+            "log_loss does not fit task: regression: choose absolute, squared, pinball",
+        ),
         ({"task": "binary", "loss": "pinball"}, "choose log_loss, brier, payoff"),
         ({"task": "multiclass", "loss": "absolute"}, "choose log_loss, brier"),
         ({"task": "regression", "loss": "squared", "method": "betting"}, "give loss_cap"),
