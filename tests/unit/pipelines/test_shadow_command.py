@@ -1,19 +1,25 @@
 """What `trimtab shadow` shows is what was decided."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 from assets.decision import Decision
 from assets.door import decision_key
 from assets.shadow.judge import judge
 from assets.shadow.settings import ShadowSettings
+from pipelines import environments, local
+from pipelines.cli import main
 from pipelines.commands_shadow import drawn, recorded, told
 from resources.errors import NotFound
 from tests.fakes import MemoryStore
+from tests.unit.shadow.test_evaluate import Log, Shop, at
 
 AS_OF = datetime(2013, 3, 16, tzinfo=UTC)
 
@@ -108,3 +114,56 @@ def test_the_latest_record_at_or_before_the_instant_is_shown() -> None:
     assert recorded(store, "churn", AS_OF + timedelta(days=30))["as_of"] == (AS_OF + timedelta(weeks=1)).isoformat()
     with pytest.raises(NotFound, match="ask anew with --fresh"):
         recorded(store, "churn", AS_OF - timedelta(days=1))
+
+
+SPEC = """\
+name: shop
+description: Who buys.
+owners: ["team:shop"]
+feature_set: shop
+start: 2013-01-01T00:00:00Z
+shadow: {days: 7, min_labels: 100}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """A shop whose store, lineage and log are those of the stack in `.trimtab`."""
+    folder = tmp_path / "models" / "shop"
+    folder.mkdir(parents=True)
+    (folder / "model.yaml").write_text(SPEC)
+    found = Shop(folder)
+    doors = SimpleNamespace(store=found.store, lineage=found.lineage, traffic=Log(found.store))
+    for module, name, value in (
+        (local, "read_addresses", None),
+        (local, "stack_environment", {}),
+        (environments, "enter", None),
+        (environments, "ports", doors),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+    return found
+
+
+def test_a_fresh_evaluation_says_what_the_room_would_and_records_nothing(shop: Shop, tmp_path: Path) -> None:
+    words = ["shadow", "shop", "--as-of", f"{at(58):%Y-%m-%d}", "--fresh", "--models", str(tmp_path / "models")]
+    found = CliRunner().invoke(main, [*words, "--json"], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout) == json.loads(shop.decide(58).to_json())
+    assert shop.store.keys("decisions/") == []
+    text = CliRunner().invoke(main, [*words, "--picture", str(tmp_path / "shadow.png")]).stdout
+    lines = dict(line.split(None, 1) for line in text.splitlines())
+    assert lines["shop"] == f"shadow as of {at(58).isoformat()}"
+    assert lines["champion"].startswith("version 1 (log-loss ")
+    assert (tmp_path / "shadow.png").exists()
+
+
+def test_a_fresh_evaluation_of_no_model_names_those_there_are(shop: Shop, tmp_path: Path) -> None:
+    found = CliRunner().invoke(main, ["shadow", "shopp", "--fresh", "--models", str(tmp_path / "models")])
+    assert found.exit_code == 1
+    assert "MODEL = 'shopp': is no model: there are shop" in found.output
+
+
+def test_without_fresh_and_without_a_record_the_way_to_one_is_told(shop: Shop) -> None:
+    found = CliRunner().invoke(main, ["shadow", "shop", "--as-of", f"{at(58):%Y-%m-%d}"])
+    assert found.exit_code == 1
+    assert "ask anew with --fresh" in found.output
