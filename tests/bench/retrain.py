@@ -158,7 +158,8 @@ def _judged(year: list[Decided], rule: str, weeks: int) -> list[bool]:
 def _tally(said: list[bool], year: list[Decided]) -> Row:
     realised = np.array([item.realised for item in year])
     yes = np.array(said, dtype=np.bool_)
-    return Row(int(yes.sum()), int((yes & (realised < 0)).sum()), float(realised[yes].sum()) / len(year), tuple(said))
+    gain = float(realised[yes].sum()) / len(year)
+    return Row(int(yes.sum()), int((yes & (realised < 0)).sum()), gain, tuple(map(bool, said)))
 
 
 def _line(where: str, table: Mapping[str, Row]) -> Line:
