@@ -6,6 +6,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,4 +91,12 @@ def test_a_table_becomes_a_model_that_answers_as_it_was_fitted(place: Path, name
     (expected,) = score(doors.lineage.onnx(name, 1), pd.DataFrame([ROW]), TYPES)
     assert answer_of(found) == pytest.approx(expected, rel=1e-5)
     doors.traffic.flush()
-    assert doors.traffic.completeness().requests >= 1
+    now = datetime.now(UTC)
+    logged = doors.traffic.answers(name, now - timedelta(hours=1), now + timedelta(hours=1))
+    assert logged["answer"].tolist() == pytest.approx([expected], rel=1e-5)
+    today = ("--partition", f"{now:%Y-%m-%d}", "--home", home, "--models", place / "models")
+    assert trimtab("launch", "watch", name, *today).endswith("success\n")
+    (key,) = doors.store.keys(f"decisions/{name}/drift/")
+    checked = json.loads(doors.store.get(key))
+    assert (checked["verdict"], checked["details"]["rows"]) == ("INCONCLUSIVE", 1)
+    print(f"{name}: drift: {checked['why']}")
