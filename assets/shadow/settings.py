@@ -90,7 +90,7 @@ class ShadowSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    days: int = Field(default=14, ge=1, le=365, description="Length of the evaluation window, in days.")
+    days: int = Field(default=7, ge=1, le=365, description="Length of the evaluation window, in days.")
     maturity_hours: float = Field(
         default=24.0, ge=0, description="A request counts once it is this old: by then its label has had time to come."
     )
@@ -134,7 +134,7 @@ class ShadowSettings(BaseModel):
         "best that passes is chosen. Without any: one, fitted on training.lookback_days.",
     )
     rule: Literal["superiority", "non_inferiority", "expected_gain", "expected_loss"] = Field(
-        default="superiority",
+        default="expected_loss",
         description=(
             "superiority: the gain is proven, at any number of looks. non_inferiority: a loss beyond the margin is "
             "excluded, at any number of looks. expected_gain: one look at the end of the window at a looser level, "
@@ -149,7 +149,7 @@ class ShadowSettings(BaseModel):
         default="asymptotic",
         description=(
             "asymptotic: confidence sequence over blocks. betting: exact for bounded losses at any number of blocks, "
-            "and needs very many of them. expected_gain and expected_loss have one method and ignore this."
+            "and needs very many of them. For the first two rules."
         ),
     )
     alpha: float = Field(
@@ -200,6 +200,8 @@ class ShadowSettings(BaseModel):
             raise ValueError(f"loss = {self.loss} does not fit task: {self.task}: choose {', '.join(fitting)}")
         if self.loss_cap is not None and self.task != "regression":
             raise ValueError(f"loss_cap belongs to task: regression, {self.loss} of {self.task} is bounded: remove it")
+        if self.method == "betting" and self.one_look:
+            raise ValueError(f"method: betting looks any number of times, {self.rule} once: give rule: superiority")
         if self.task == "regression" and self.method == "betting" and self.loss_cap is None:
             raise ValueError("method: betting needs bounded losses: give loss_cap, or method: asymptotic")
         return self

@@ -33,10 +33,11 @@ TRAILING = timedelta(weeks=8)
 MATURITY = timedelta(hours=24)
 PAIRED = ("key", "event_time", "known_at", "label")
 WINDOWS = {"trailing 8 weeks": TRAILING, "all data so far": None}
-OURS = "trimtab, expected_loss, 1 week"
+DEFAULT = ShadowSettings()
+OURS = f"trimtab's default, {DEFAULT.rule}, {DEFAULT.days // 7} week"
 # Rule and weeks of the window of the product's own gates.
 RULES = {
-    OURS: ("expected_loss", 1),
+    OURS: (DEFAULT.rule, DEFAULT.days // 7),
     "trimtab, expected_loss, 2 weeks": ("expected_loss", 2),
     "trimtab, expected_gain, 2 weeks": ("expected_gain", 2),
 }

@@ -43,7 +43,7 @@ def requests(days: int = 14, a_day: int = 200, skill: float = 1.0, seed: int = 0
 
 
 def settings(**changes: Any) -> ShadowSettings:
-    return ShadowSettings.model_validate(changes)
+    return ShadowSettings.model_validate({"rule": "superiority", "days": 14, **changes})
 
 
 def finite_json(value: Mapping[str, Any]) -> str:

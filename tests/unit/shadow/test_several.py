@@ -33,7 +33,8 @@ def log(seed: int = 0) -> tuple[pd.DataFrame, Floats]:
 
 def decided(pairs: pd.DataFrame, scores: dict[str, Floats], **changes: Any) -> Decision:
     contenders = {name: Contender(7.0 * at, column, name) for at, (name, column) in enumerate(scores.items(), start=1)}
-    return judge_all("m", pairs, contenders, ShadowSettings.model_validate(changes), AS_OF, {"champion": "3"})
+    settings = ShadowSettings.model_validate({"rule": "superiority", **changes})
+    return judge_all("m", pairs, contenders, settings, AS_OF, {"champion": "3"})
 
 
 def skilled(truth: Floats, skill: float) -> Floats:
