@@ -37,7 +37,7 @@ CYCLES, RATE_PER_S = 100, 300.0
 
 
 def lines() -> Iterator[Line]:
-    """Seven parts of the real stack under its supervisor; about six minutes."""
+    """Seven parts of the real stack under its supervisor; about eight minutes, five of them for the load cycles."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name).resolve() / "home"
         try:
