@@ -90,6 +90,9 @@ def shop(stack: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Itera
         publisher = Publisher(tmp_path_factory.mktemp("publisher"), doors.store)
         publisher.private = doors.signing_key
         yield Shop(stack, doors, onnx, publisher)
+        # The stack is the session's.
+        doors.gateway.remove(MODEL)
+        doors.pools.clear("blue", MODEL)
     finally:
         os.environ.clear()
         os.environ.update(before)
