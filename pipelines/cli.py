@@ -16,6 +16,7 @@ import click
 from pipelines import (
     commands_canary,
     commands_doctor,
+    commands_launch,
     commands_models,
     commands_packages,
     commands_profile,
@@ -189,49 +190,6 @@ def down(home: Path, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("purpose", type=click.Choice(["watch", "improve", "release", "page"]))
-@click.argument("model")
-@click.option("--partition", required=True, help="Key of the partition, as Dagster shows it: 2013-02-01.")
-@click.option("--no-wait", is_flag=True, help="Return once the run is queued.")
-@commands_models.accept_schema
-@stack_home
-@commands_models.models_folder
-def launch(
-    purpose: str, model: str, partition: str, no_wait: bool, accept_schema: str | None, home: Path, models: Path
-) -> None:
-    """Run some rooms of a model for one partition, and wait for the end.
-
-    \b
-    watch     snapshot and drift check
-    improve   shadow, retrain, profile, canary: each only when the one before passed
-    release   retrain, profile, canary: a first version
-    page      the Evidently report of a window that was judged
-
-    \b
-    Example
-      trimtab launch watch flight_delay --partition 2013-02-01
-    """
-    from pipelines import local
-    from pipelines.jobs import PURPOSES, job_name
-    from pipelines.launch import Webserver
-    from pipelines.spec import load_specs
-
-    specs = {spec.name: spec for spec in load_specs(models)}
-    if model not in specs:
-        raise click.BadParameter(f"{model!r} is no model: there are {', '.join(specs)}", param_hint="MODEL")
-    webserver = Webserver(local.read_addresses(home).url("dagster-webserver"))
-    rooms, _ = PURPOSES[purpose]
-    tags = {"model": model, "trigger": "command line"} | ({} if purpose == "watch" else {"rollout/model": model})
-    tags |= commands_models.accepted(accept_schema)
-    run = webserver.launch(job_name(purpose, specs[model].cadence), [[model, room] for room in rooms], partition, tags)
-    click.echo(webserver.page(run))
-    if not no_wait:
-        status = webserver.wait(run, 3600)
-        click.echo(status.lower())
-        sys.exit(0 if status == "SUCCESS" else 1)
-
-
-@main.command()
 @click.option(
     "--through",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -288,6 +246,7 @@ def demo(
 
 for _command in (commands_canary.rollout, commands_canary.rollback):
     main.add_command(stack_home(as_json(_command)))
+main.add_command(stack_home(commands_launch.launch))
 
 
 main.add_command(drift)

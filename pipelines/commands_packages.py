@@ -77,11 +77,11 @@ def sign(folder: Path, key: Path | None, home: Path) -> None:
 )
 @stack_home
 def verify(package: str, keys: tuple[Path, ...], home: Path) -> None:
-    """Check PACKAGE as an agent does before it loads it: a folder, a tar, or a key of the store.
+    """Check PACKAGE as an agent and then Triton do: a folder, a tar, or a key of the store.
 
-    Exit code 1 with the file's name when one byte differs, a file is missing or was added, or the signature is no
-    trusted key's. While keys are rotated both are trusted: put the new public key beside the old one as
-    HOME/keys/NAME.pub.pem, restart the agents, then sign with the new private key.
+    Exit code 1 with the file's name when one byte differs, a file is missing or was added, the signature is no
+    trusted key's, or config.pbtxt does not fit the ONNX beside it. While keys are rotated both are trusted: put the
+    new public key beside the old one as HOME/keys/NAME.pub.pem, restart the agents, then sign with the new private key.
 
     \b
     Examples
@@ -103,6 +103,7 @@ def checked(folder: Path, trusted: tuple[Path, ...]) -> str:
     model, version = _subject(folder)
     packages.check_layout(folder, model, version)
     signing.verify(folder, trusted)
+    check_content(folder, model, version)
     manifest = json.loads((folder / "manifest.json").read_bytes())
     origin = {name: manifest.get(name) for name in ("mlflow_run_id", "snapshot_digest") if manifest.get(name)}
     told = "".join(f", {name} {value}" for name, value in origin.items())

@@ -43,6 +43,8 @@ class Environment:
     """Loops of all models that may run at once."""
     executor: str
     """Where steps run: `in_process` or `kubernetes`."""
+    visible_devices: str
+    """GPUs or MIG slices that this process's children see, as CUDA_VISIBLE_DEVICES names them; '' for all."""
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -72,6 +74,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         triton_lite=env.get("TRIMTAB_TRITON_LITE"),
         max_loops=_whole(env.get("TRIMTAB_MAX_LOOPS", "4")),
         executor=_executor(env.get("TRIMTAB_EXECUTOR", EXECUTORS[0])),
+        visible_devices=env.get("CUDA_VISIBLE_DEVICES", ""),
     )
 
 
@@ -120,7 +123,7 @@ def ports(where: Environment) -> Ports:
             replicas={"blue": ("blue-0",), "green": ("green-0",)} | ({LITE: (f"{LITE}-0",)} if lite else {}),
             triton_urls={"blue-0": where.triton_blue, "green-0": where.triton_green} | lite,
         ),
-        profiler=Profiler(where.servers, where.home / "data" / "profiler"),
+        profiler=Profiler(where.servers, where.home / "data" / "profiler", where.visible_devices),
         signing_key=where.signing_key,
     )
 

@@ -13,12 +13,12 @@ from assets.canary.judge import judge
 from assets.canary.rollout import Rollout, begin, noted
 from assets.canary.settings import CanarySettings
 from assets.decision import Decision
-from assets.profile.asset import published
 from pipelines.rollback import keep
 from resources.errors import ServingError
 from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
+from resources.releases import published
 from resources.store import Store
 from resources.traffic import Traffic
 

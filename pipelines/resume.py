@@ -12,6 +12,7 @@ from assets.canary.asset import RESUMES
 from assets.canary.driver import load
 from assets.canary.lease import orphaned
 from assets.canary.rollout import Rollout
+from pipelines.factory import rooms_of
 from pipelines.jobs import job_name, keys
 from pipelines.sensors import ACTIVE
 from pipelines.spec import ModelSpec
@@ -71,7 +72,7 @@ def request(spec: ModelSpec, rollout: Rollout, tries: int) -> dg.RunRequest:
         run_key=f"{name}:{tries}",
         job_name=job_name("improve", spec.cadence),
         partition_key=rollout.partition,
-        asset_selection=keys(spec.name, ["canary_rollout"]),
+        asset_selection=keys(spec.name, rooms_of(spec, ("canary_rollout",))),
         # Dagster's own retries would be a second driver; this sensor asks again.
         tags={
             "model": spec.name,

@@ -17,7 +17,8 @@ from assets.door import decision_key
 from resources.errors import Conflict, NotFound, ServingError
 from resources.gateway import Gateway, Split
 from resources.lineage import Lineage
-from resources.pools import Pools
+from resources.pools import LITE, Pools
+from resources.releases import published
 from resources.store import Pointer, Store
 from resources.traffic import Traffic
 
@@ -125,7 +126,23 @@ class Operator:
         self.lineage.tag(rollout.model, rollout.version, ROLLED_BACK, f"{self.now():%Y-%m-%d %H:%M} by hand: {reason}")
         made = decision(after, self.now(), reason, seconds)
         kept = keep(made, self.store, self.lineage, {"seconds": seconds})
+        self._renew_copy(rollout.model, version)
         return RolledBack(rollout.model, rollout.version, version, seconds, reason, kept)
+
+    def _renew_copy(self, model: str, version: int) -> None:
+        """In overload a copy of what was taken back must not answer: the one of this version does, or none."""
+        fallback = self.gateway.fallbacks().get(model)
+        if fallback is None:
+            return
+        self.gateway.set_fallback(model, None)
+        try:
+            copy, _ = published(self.store, model, version, LITE)
+        except NotFound:
+            self.say(f"version {version} has no fallback copy: until there is one, overload is answered 503")
+            return
+        self.pools.assign(LITE, model, copy)
+        self.pools.wait_ready(LITE, model, copy)
+        self.gateway.set_fallback(model, fallback)
 
     def _champion(self, rollout: Rollout) -> int | None:
         found = self.lineage.version_of(rollout.model, "champion")

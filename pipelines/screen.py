@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from pipelines.local import Addresses
+from pipelines.parts import Addresses
 from resources.local.stack import Health
 
 COLOURS = {"waiting": "dim", "starting": "yellow", "ready": "green", "running": "green", "failed": "red"}

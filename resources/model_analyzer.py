@@ -109,7 +109,8 @@ def analyzer_settings(
         # The numbers are in the checkpoint, after every trial; its reports cost seconds at the end.
         "skip_summary_reports": True,
         "skip_detailed_reports": True,
-        "duration_seconds": 0,
+        # As text: of the number 0 it makes its default, three seconds of nothing.
+        "duration_seconds": "0",
         "client_max_retries": 10,
         "perf_analyzer_max_auto_adjusts": 3,
         "perf_analyzer_timeout": PERF_TIMEOUT_S,

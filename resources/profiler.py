@@ -17,6 +17,7 @@ from typing import Any
 from resources.analyzer_run import AnalyzerRun, Watch
 from resources.errors import ProfilerError, ServingError
 from resources.local import device, triton
+from resources.local.bound import bound
 from resources.model_analyzer import Outcome, Trial, analyzer_settings, load_rows, write_model
 from resources.triton import TritonServer
 
@@ -28,10 +29,13 @@ Plan = Callable[[Sequence[Outcome]], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Profiler:
-    """servers: the servers' virtual environment; workdir: where a sweep may write while it runs."""
+    """servers: the servers' virtual environment; workdir: where a sweep may write while it runs; visible_devices:
+    CUDA_VISIBLE_DEVICES of the Tritons started here.
+    """
 
     servers: Path
     workdir: Path
+    visible_devices: str = ""
 
     def sweep(
         self,
@@ -67,7 +71,7 @@ class Profiler:
     def place(self, kind: str = "KIND_CPU") -> dict[str, str]:
         """What figures hold for and nothing else: device, driver, threads of it that we may use, Triton."""
         wheels = self.servers.glob("lib/python3.*/site-packages/nvidia_pytriton-*.dist-info")
-        return {**device.place(kind), "triton": next((wheel.stem for wheel in wheels), "unknown")}
+        return {**device.place(kind, self.visible_devices), "triton": next((wheel.stem for wheel in wheels), "unknown")}
 
 
 @dataclass(slots=True)
@@ -189,9 +193,9 @@ def _environment(servers: Path) -> dict[str, str]:
 def ended_process(
     command: list[str], environment: Mapping[str, str], folder: Path, output: Any
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process in a group of its own, which ends with the block whatever happens in it."""
+    """A process in a group of its own, which ends with the block whatever happens in it, and with this process."""
     process = subprocess.Popen(
-        command, env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        bound(command), env=environment, cwd=folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         yield process

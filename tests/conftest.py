@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import local
+from pipelines.parts import Addresses
 from resources.local.stack import down, up
 
 
@@ -16,7 +17,7 @@ class RunningStack:
     """The whole stack on loopback. environment: what a process of trimtab needs to reach it."""
 
     home: Path
-    addresses: local.Addresses
+    addresses: Addresses
     environment: Mapping[str, str]
     up_s: float
 

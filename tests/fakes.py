@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 
 from resources.errors import Conflict, GatewayError, NotFound, StoreError
-from resources.gateway import Split, validate
+from resources.gateway import Fallback, Split, validate
 from resources.store import Pointer
 
 
@@ -75,6 +75,7 @@ class MemoryGateway:
         self.confirms = True
         self.held: dict[str, Split] = {}
         self.history: list[tuple[str, Split]] = []
+        self.in_need: dict[str, Fallback] = {}
 
     def splits(self) -> dict[str, Split]:
         return dict(self.held)
@@ -92,6 +93,15 @@ class MemoryGateway:
     def remove(self, model: str) -> None:
         self._confirm()
         self.held.pop(model, None)
+
+    def fallbacks(self) -> dict[str, Fallback]:
+        return dict(self.in_need)
+
+    def set_fallback(self, model: str, fallback: Fallback | None, timeout_s: float = 10) -> float:
+        self._confirm()
+        self.in_need = {name: one for name, one in self.in_need.items() if name != model}
+        self.in_need |= {model: fallback} if fallback else {}
+        return 0.0
 
     def _confirm(self) -> None:
         if not self.confirms:

@@ -96,14 +96,14 @@ def running_site(folder: Path) -> Iterator[Site]:
         observer = stack.enter_context(running_observer(folder, edge, store))
         publisher = Publisher(folder, store)
         for pool, triton in tritons.items():
-            stack.callback(stop, _agent(folder, pool, triton, edge, store, publisher))
+            stack.callback(stop, agent(folder, pool, triton, edge, store, publisher))
         replicas = {pool: (f"{pool}-0",) for pool in tritons}
         pools = Pools(store, replicas, {f"{pool}-0": triton.url for pool, triton in tritons.items()})
         until(lambda: all(_reports(pools, pool) for pool in tritons), "both agents report")
         yield Site(edge, store, Traffic(store, observer.url), pools, publisher, tritons)
 
 
-def _agent(
+def agent(
     folder: Path, pool: str, triton: LocalTriton, edge: Edge, store: S3Store, publisher: Publisher
 ) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "pipelines.agent", "--pool", pool, "--replica", f"{pool}-0"]

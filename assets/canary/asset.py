@@ -25,11 +25,11 @@ from assets.champion import challenger_of
 from assets.decision import Decision
 from assets.door import gate, interval, record, room, scorecard
 from assets.model import Model
-from assets.profile.asset import published
 from resources.errors import NotFound, ServingError
 from resources.gateway import Gateway
 from resources.lineage import Lineage
 from resources.pools import Pools
+from resources.releases import published
 from resources.store import Store
 from resources.traffic import Traffic
 

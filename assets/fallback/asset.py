@@ -1,10 +1,10 @@
 """The fallback room's door."""
 
-import tempfile
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import dagster as dg
 import numpy as np
@@ -18,7 +18,6 @@ from assets.fallback.package import copy_files
 from assets.fallback.settings import FallbackSettings
 from assets.fallback.trees import fewer_trees
 from assets.model import Model
-from assets.profile.asset import published
 from assets.retrain.export import to_onnx
 from assets.retrain.fit import time_split
 from assets.retrain.settings import TrainingSettings
@@ -28,9 +27,9 @@ from assets.verdict import Verdict
 from resources.features import FeatureSet
 from resources.gateway import Fallback, Gateway
 from resources.lineage import Lineage
-from resources.packages import publish, unpack, write_files
+from resources.packages import unpack
 from resources.pools import LITE, Assignment, Pools
-from resources.signing import sign
+from resources.releases import publish_signed, published
 from resources.store import Store
 
 CHECKS = ("loss",)
@@ -118,10 +117,8 @@ def package(
     store: Store, name: str, original: Assignment, onnx: bytes, features: FeatureSet, trees: int, signing_key: Path
 ) -> Assignment:
     """The copy's package from its original's, signed and published under the same version."""
-    with tempfile.TemporaryDirectory(prefix="trimtab-fallback-") as folder:
-        old, new = Path(folder) / "old", Path(folder) / "new"
-        unpack(store.get(original.package), old)
-        files = {p.relative_to(old).as_posix(): p.read_bytes() for p in old.rglob("*") if p.is_file()}
-        write_files(new, copy_files(files, original.version, onnx, features.features, trees))
-        sign(new, signing_key)
-        return publish(store, name, original.version, new)
+    with TemporaryDirectory(prefix="trimtab-fallback-") as folder:
+        unpack(store.get(original.package), Path(folder))
+        old = {p.relative_to(folder).as_posix(): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+    files = copy_files(old, original.version, onnx, features.features, trees)
+    return publish_signed(store, name, original.version, files, signing_key, LITE)

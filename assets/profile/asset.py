@@ -1,11 +1,9 @@
 """The profile room's door."""
 
-import json
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,15 @@ from assets.profile.cache import (
     profile_key,
     question_digest,
     to_json,
+    trials_from_json,
+    trials_key,
+    trials_to_json,
 )
 from assets.profile.choice import answered, choose
-from assets.profile.devices import DeviceConfig, device_configs
+from assets.profile.devices import DeviceConfig, all_devices
 from assets.profile.learned import plan, usable
 from assets.profile.package import build_probe, package_files, warmup_samples
-from assets.profile.picture import figure, scatter
+from assets.profile.picture import figure, scatter, table
 from assets.profile.points import Failed, Point
 from assets.profile.serving_config import choice_of, serving_changes, serving_config, starting_choice
 from assets.profile.settings import ProfileSettings, Setting
@@ -42,11 +43,11 @@ from resources.errors import ModelNotReady, NotFound
 from resources.features import FeatureSet, read
 from resources.lineage import Lineage, RegisteredVersion
 from resources.model_analyzer import Infeasible, Measurement, Outcome
-from resources.packages import publish, render_config, write_files
-from resources.pools import Assignment
+from resources.notes import Notes
+from resources.packages import render_config
 from resources.probe import largest_difference, probe_request
 from resources.profiler import Profiler
-from resources.signing import sign
+from resources.releases import publish_signed
 from resources.store import Store
 from resources.traffic import Traffic
 from resources.triton import TritonServer
@@ -97,17 +98,19 @@ def serving_profile(
             context.log.info(f"measured before with the same bytes on this device: {key}")
         except NotFound:
             here = usable(past.get(place["config_name"], []), place)
-            profile = measure(model.name, onnx, base, probe, settings, profiler, as_of, context.log.info, here)
+            notes = Notes(store, trials_key(model.name, question), context.log.info)
+            profile = measure(model.name, onnx, base, probe, settings, profiler, as_of, context.log.info, here, notes)
             kept = _keep(store, profile, question, settings)
+            notes.forget()  # what an unquiet machine measured is measured again as well
         inputs = {"challenger": str(challenger.version), "measured": key if kept else "not kept", **place}
         decision = choose(model.name, profile.points, settings, as_of, inputs, profile.failed)
         decision = answered(decision, profile.difference, probe["tolerance"])
         pictures = {"profile.png": figure(decision.details, settings)} if profile.points else {}
         drawn = scatter(decision.details, settings)
         metadata = record(context, decision, store, lineage, artifacts=pictures, picture=drawn)
-        metadata["points"] = dg.MetadataValue.md(_table(profile.points))
+        metadata["points"] = dg.MetadataValue.md(table(profile.points))
         if decision.verdict is Verdict.PASS:
-            devices = _devices(profile, decision, past, settings)
+            devices = all_devices(profile, decision.details["choice"], past, settings)
             files = _files(model, challenger, onnx, features, probe, decision, lineage, devices)
             assignment = publish_signed(store, model.name, challenger.version, files, signing_key)
             metadata |= {"version": challenger.version, "package": assignment.package, "digest": assignment.digest}
@@ -126,66 +129,99 @@ def measure(
     as_of: datetime,
     progress: Callable[[str], None],
     past: Sequence[Profile] = (),
+    notes: Notes | None = None,
 ) -> Profile:
     """The points, and how far the configuration chosen from them answers from ONNX Runtime, on the same Triton.
 
-    base: of the default configuration; past: usable profiles of this device, which order the search and may end it.
+    base: of the default configuration; past: usable profiles of this device, which order the search and may end it;
+    notes: of a sweep of the same question that was interrupted, and of this one should it be.
     """
-    differences: list[float] = []
+    earlier = trials_from_json(notes.read(), settings) if notes else ()
+    if earlier:
+        progress(f"{len(earlier)} trials of a sweep that was interrupted count: {', '.join(p.source for p in earlier)}")
+    search = _Search(name, base, probe, settings, as_of, progress, past, notes, earlier)
+    configs = {label: search.served_by(config) for label, config in search.named.items()}
+    outcomes = profiler.sweep(name, onnx, configs, search.next_ones, probe, settings.concurrency, progress, search.ask)
     kind = _kind(settings)
-    named = {config.name: config for config in settings.candidates}
-    configs = {label: base | serving_changes(choice_of(config, settings), kind) for label, config in named.items()}
-
-    def next_ones(outcomes: Sequence[Outcome]) -> list[str]:
-        return [config.name for config in plan(settings, past, _points(outcomes, named), _failed(outcomes, named))]
-
-    def ask(server: TritonServer, outcomes: list[Outcome]) -> None:
-        points, failed = _points(outcomes, named), _failed(outcomes, named)
-        chosen = choose(name, points, settings, as_of, {}, failed).details.get("choice")
-        if chosen is None:
-            return
-        try:
-            config = configs[Setting(*(chosen[field] for field in Setting._fields)).name]
-            server.load(name, config | {"version_policy": {"specific": {"versions": [1]}}})
-            differences.append(largest_difference(probe, server.infer(name, probe_request(probe), 1), 1))
-        except ModelNotReady as error:
-            progress(f"the chosen configuration does not answer as it should: {error}")
-            differences.append(math.inf)
-
-    outcomes = profiler.sweep(name, onnx, configs, next_ones, probe, settings.concurrency, progress, ask)
     return Profile(
         model=name,
         onnx=digest_of(onnx),
         place=profiler.place(kind),
         kind=kind,
         as_of=as_of.isoformat(),
-        points=tuple(_points(outcomes, named)),
-        failed=tuple(_failed(outcomes, named)),
-        difference=differences[0] if differences else None,
+        points=search.points(outcomes),
+        failed=search.failed(outcomes),
+        difference=search.difference,
     )
+
+
+@dataclass
+class _Search:
+    """One search while it runs. earlier: points of one that was interrupted; difference: of the chosen answers."""
+
+    name: str
+    base: Mapping[str, Any]
+    probe: Mapping[str, Any]
+    settings: ProfileSettings
+    as_of: datetime
+    progress: Callable[[str], None]
+    past: Sequence[Profile]
+    notes: Notes | None
+    earlier: tuple[Point, ...]
+    difference: float | None = None
+
+    @property
+    def named(self) -> dict[str, Setting]:
+        return {config.name: config for config in self.settings.candidates}
+
+    def served_by(self, config: Setting) -> dict[str, Any]:
+        return {**self.base, **serving_changes(choice_of(config, self.settings), _kind(self.settings))}
+
+    def points(self, outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
+        named = self.named
+        fresh = (
+            Point(
+                **named[m.name]._asdict(),
+                concurrency=m.concurrency,
+                throughput_per_s=m.throughput_per_s,
+                p95_latency_ms=m.p95_latency_ms,
+                p99_latency_ms=m.p99_latency_ms,
+                source=m.source,
+            )
+            for m in outcomes
+            if isinstance(m, Measurement)
+        )
+        return (*self.earlier, *fresh)
+
+    def failed(self, outcomes: Sequence[Outcome]) -> tuple[Failed, ...]:
+        named = self.named
+        return tuple(Failed(named[item.name], item.reason) for item in outcomes if isinstance(item, Infeasible))
+
+    def next_ones(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """What is still to measure. What was measured is noted; what failed may have been the interruption's doing."""
+        points, failed = self.points(outcomes), self.failed(outcomes)
+        if self.notes and len(points) > len(self.earlier):
+            self.notes.write(trials_to_json(points))
+        return [config.name for config in plan(self.settings, self.past, points, failed, len(self.earlier))]
+
+    def ask(self, server: TritonServer, outcomes: Sequence[Outcome]) -> None:
+        """Let the chosen configuration answer the probe."""
+        points, failed = self.points(outcomes), self.failed(outcomes)
+        chosen = choose(self.name, points, self.settings, self.as_of, {}, failed).details.get("choice")
+        if chosen is None:
+            return
+        try:
+            config = self.served_by(Setting(*(chosen[field] for field in Setting._fields)))
+            server.load(self.name, config | {"version_policy": {"specific": {"versions": [1]}}})
+            answer = server.infer(self.name, probe_request(self.probe), 1)
+            self.difference = largest_difference(self.probe, answer, 1)
+        except ModelNotReady as error:
+            self.progress(f"the chosen configuration does not answer as it should: {error}")
+            self.difference = math.inf
 
 
 def _kind(settings: ProfileSettings) -> str:
     return f"KIND_{settings.kind.upper()}"
-
-
-def _points(outcomes: Sequence[Outcome], named: Mapping[str, Setting]) -> list[Point]:
-    return [
-        Point(
-            **named[m.name]._asdict(),
-            concurrency=m.concurrency,
-            throughput_per_s=m.throughput_per_s,
-            p95_latency_ms=m.p95_latency_ms,
-            p99_latency_ms=m.p99_latency_ms,
-            source=m.source,
-        )
-        for m in outcomes
-        if isinstance(m, Measurement)
-    ]
-
-
-def _failed(outcomes: Sequence[Outcome], named: Mapping[str, Setting]) -> list[Failed]:
-    return [Failed(named[item.name], item.reason) for item in outcomes if isinstance(item, Infeasible)]
 
 
 def _past(store: Store) -> dict[str, list[Profile]]:
@@ -207,31 +243,6 @@ def _keep(store: Store, profile: Profile, question: str, settings: ProfileSettin
         store.put(profile_key(profile.model, question), to_json(profile))
         store.put(device_key(profile, question), to_json(profile))
     return sound
-
-
-def _devices(
-    profile: Profile, decision: Decision, past: Mapping[str, list[Profile]], settings: ProfileSettings
-) -> dict[str, DeviceConfig]:
-    """How to serve on this device as just chosen, on the others as known, on those the spec names by default."""
-    choice = decision.details["choice"]
-    gpus = {gpu: DeviceConfig(gpu, "KIND_GPU", "default", choice) for gpu in settings.gpus}
-    known = device_configs(past, profile.onnx, profile.place["triton"], settings)
-    here = DeviceConfig(profile.place["device"], profile.kind, "measured", choice)
-    return gpus | known | {profile.place["config_name"]: here}
-
-
-def package_key(model: str, version: int) -> str:
-    """The pointer that says which package of a version was published last."""
-    return f"packages/{model}/{version}.json"
-
-
-def published(store: Store, model: str, version: int) -> tuple[Assignment, datetime]:
-    """The package of a version and when it was published. `NotFound` before its profile passed."""
-    pointer = store.pointer(package_key(model, version))
-    if pointer is None:
-        raise NotFound(f"{model} version {version} has no package: materialize its serving_profile")
-    found = json.loads(pointer.body)
-    return Assignment(version, found["package"], found["digest"]), datetime.fromisoformat(found["published_at"])
 
 
 def _rows(name: str, features: FeatureSet, count: int, store: Store, traffic: Traffic, as_of: datetime) -> pd.DataFrame:
@@ -275,26 +286,3 @@ def _files(
         profile={"choice": choice, "decision": decision.digest, "devices": known},
         device_configs={device: config(item.choice, item.kind) for device, item in devices.items()},
     )
-
-
-def publish_signed(store: Store, name: str, version: int, files: dict[str, bytes], signing_key: Path) -> Assignment:
-    """Sign a package's files, put them into the store, and let the version's pointer name them."""
-    with tempfile.TemporaryDirectory(prefix="trimtab-package-") as folder:
-        write_files(Path(folder), files)
-        sign(Path(folder), signing_key)
-        assignment = publish(store, name, version, Path(folder))
-    pointer = store.pointer(package_key(name, version))
-    body = json.dumps({**asdict(assignment), "published_at": datetime.now(UTC).isoformat()}).encode()
-    store.swap(package_key(name, version), body, pointer.etag if pointer else None)
-    return assignment
-
-
-def _table(points: Sequence[Point]) -> str:
-    rows = [
-        f"| {p.instances} | {p.max_queue_delay_us} | {p.intra_op_threads} | {p.max_batch_size} | {p.concurrency} "
-        f"| {p.throughput_per_s:.0f} | {p.p95_latency_ms:.2f} | {p.p99_latency_ms:.2f} |"
-        for p in points
-    ]
-    names = ("instances", "delay µs", "threads", "batch", "clients", "requests/s", "p95 ms", "p99 ms")
-    head = [f"| {' | '.join(names)} |", "| ---: " * len(names) + "|"]
-    return "\n".join([*head, *rows])

@@ -1,13 +1,14 @@
 """Measured points kept: for the same question as the answer, by device as experience for the next one.
 
-A profile expires by itself: another device, driver or Triton is another question. Model Analyzer's own checkpoints are
-not kept, because their keys know nothing of the model's bytes.
+A profile expires by itself: another device, driver or Triton is another question. Trials of a sweep that did not end
+are kept for the same question alone, and until one does. Model Analyzer's own checkpoints are not kept, because their
+keys know nothing of the model's bytes.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -56,6 +57,24 @@ def question_digest(
 def profile_key(model: str, question: str) -> str:
     """The store's key of the answer. question: its digest."""
     return f"profiles/{model}/{question}.json"
+
+
+def trials_key(model: str, question: str) -> str:
+    """The store's key of what an unfinished sweep measured. question: its digest."""
+    return f"trials/{model}/{question}.json"
+
+
+def trials_to_json(points: Sequence[Point]) -> bytes:
+    return json.dumps([asdict(point) for point in points], indent=1, sort_keys=True).encode()
+
+
+def trials_from_json(body: bytes, settings: ProfileSettings) -> tuple[Point, ...]:
+    """The points of an unfinished sweep; none of what is not such a list, or holds one beside the search space."""
+    try:
+        points = tuple(Point(**point) for point in json.loads(body))
+    except (ValueError, TypeError):
+        return ()
+    return points if all(point.config in settings.candidates for point in points) else ()
 
 
 def is_sound(profile: Profile, settings: ProfileSettings) -> bool:

@@ -24,6 +24,16 @@ class DeviceConfig:
         return {"device": self.device, "kind": self.kind, "source": self.source, "choice": dict(self.choice)}
 
 
+def all_devices(
+    profile: Profile, choice: Mapping[str, Any], past: Mapping[str, Sequence[Profile]], settings: ProfileSettings
+) -> dict[str, DeviceConfig]:
+    """How to serve on this device as just chosen, on the others as known, on those the spec names by default."""
+    gpus = {gpu: DeviceConfig(gpu, "KIND_GPU", "default", choice) for gpu in settings.gpus}
+    known = device_configs(past, profile.onnx, profile.place["triton"], settings)
+    here = DeviceConfig(profile.place["device"], profile.kind, "measured", choice)
+    return gpus | known | {profile.place["config_name"]: here}
+
+
 def device_configs(
     past: Mapping[str, Sequence[Profile]], onnx: str, triton: str, settings: ProfileSettings
 ) -> dict[str, DeviceConfig]:

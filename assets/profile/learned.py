@@ -66,14 +66,30 @@ def ordered(past: Sequence[Profile], settings: ProfileSettings) -> list[Setting]
 
 
 def plan(
-    settings: ProfileSettings, past: Sequence[Profile], points: Sequence[Point], failed: Sequence[Failed]
+    settings: ProfileSettings,
+    past: Sequence[Profile],
+    points: Sequence[Point],
+    failed: Sequence[Failed],
+    earlier: int = 0,
 ) -> list[Setting]:
     """What is still to measure, next first; empty when enough is known.
 
     past: usable profiles of this device. One configuration is measured twice as the A/A control: the default, or the
     best so far when that can't be served. On an unseen device the repeat comes last, so that the noise is that of the
-    whole search; on a known one it comes third, so that the search can end there.
+    whole search; on a known one it comes third, so that the search can end there. earlier: how many of the points come
+    from a sweep that was interrupted: its control is measured once more, so that the noise is that of both.
     """
+    left = _left(settings, past, points, failed)
+    control = next((group[0].config for group in repeated(points[:earlier])), None)
+    broken = {item.config for item in failed}
+    if control is None or control in broken or any(point.config == control for point in points[earlier:]):
+        return left
+    return [*left, control]
+
+
+def _left(
+    settings: ProfileSettings, past: Sequence[Profile], points: Sequence[Point], failed: Sequence[Failed]
+) -> list[Setting]:
     broken = {item.config for item in failed}
     order = [config for config in ordered(past, settings) if config not in broken]
     if not order:

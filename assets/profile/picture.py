@@ -5,6 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from assets.profile.points import Point
 from assets.profile.settings import ProfileSettings, Setting
 
 WIDTH, HEIGHT, MOST_POINTS = 200, 60, 12
@@ -32,6 +33,18 @@ def scatter(details: Mapping[str, Any], settings: ProfileSettings) -> str | None
     drawn = f"<path d='{path}' stroke='#888' stroke-width='4'/>" if path else ""
     svg = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{line}{drawn}{circles}</svg>"
     return f"![requests/s against p99](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+
+
+def table(points: Sequence[Point]) -> str:
+    """Markdown, a row a measurement."""
+    rows = [
+        f"| {p.instances} | {p.max_queue_delay_us} | {p.intra_op_threads} | {p.max_batch_size} | {p.concurrency} "
+        f"| {p.throughput_per_s:.0f} | {p.p95_latency_ms:.2f} | {p.p99_latency_ms:.2f} |"
+        for p in points
+    ]
+    names = ("instances", "delay µs", "threads", "batch", "clients", "requests/s", "p95 ms", "p99 ms")
+    head = [f"| {' | '.join(names)} |", "| ---: " * len(names) + "|"]
+    return "\n".join([*head, *rows])
 
 
 def figure(details: Mapping[str, Any], settings: ProfileSettings) -> bytes:

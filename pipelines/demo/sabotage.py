@@ -15,7 +15,6 @@ import pandas as pd
 
 from assets.canary.driver import load
 from assets.canary.rollout import Phase, Rollout
-from assets.profile.asset import publish_signed
 from assets.profile.package import build_probe, package_files
 from assets.profile.serving_config import serving_config, starting_choice
 from assets.scoring import score
@@ -35,6 +34,7 @@ from resources.gateway import Split, read_splits
 from resources.local.ledger import Ledger
 from resources.local.processes import tree
 from resources.packages import render_config
+from resources.releases import publish_signed
 
 WEEK = timedelta(days=7)
 # The challenger of 'errors' fails on the farthest flights, this share of them.

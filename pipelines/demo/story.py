@@ -16,7 +16,7 @@ from pipelines.demo.loops import FULL, LoopWatch
 from pipelines.demo.replay import Replay, Week
 from pipelines.demo.results import decisions, promotions, refusals, static_scores, verdict_of, week_result
 from pipelines.environments import Environment, ports
-from pipelines.factory import RELEASE, partitions_by_cadence
+from pipelines.factory import RELEASE, partitions_by_cadence, rooms_of
 from pipelines.jobs import job_name
 from pipelines.launch import Webserver
 from pipelines.spec import ModelSpec, load_spec
@@ -123,7 +123,7 @@ def first_release(webserver: Webserver, spec: ModelSpec, say: Callable[[str], No
     key = partitions.get_partition_key_for_timestamp((START - timedelta(seconds=1)).timestamp())
     run = webserver.launch(
         job_name("release", spec.cadence),
-        [[spec.name, room] for room in RELEASE],
+        [[spec.name, room] for room in rooms_of(spec, RELEASE)],
         key,
         {"model": spec.name, "trigger": "first release", "rollout/model": spec.name},
     )

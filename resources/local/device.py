@@ -9,15 +9,16 @@ from pathlib import Path
 MIG_LINE = re.compile(r"^\s+MIG (?P<slice>\S+)\s+Device\s+\d+: \(UUID: (?P<uuid>MIG-[^)]+)\)", re.MULTILINE)
 
 
-def place(kind: str = "KIND_CPU") -> dict[str, str]:
+def place(kind: str = "KIND_CPU", visible: str = "") -> dict[str, str]:
     """Device, config_name (its file in a package: `configs/<config_name>.pbtxt`), driver, threads.
 
-    kind: `KIND_CPU`, or `KIND_GPU` for the GPU or MIG slice that a Triton started here would see first.
+    kind: `KIND_CPU`, or `KIND_GPU` for the GPU or MIG slice that a Triton started here would see first, which
+    CUDA_VISIBLE_DEVICES tells: visible, '' where it is not set.
     """
     device, driver = cpu(), "none"
     if kind == "KIND_GPU":
         listing, table = _said("-L"), _said("--query-gpu=name,driver_version", "--format=csv,noheader")
-        device, driver = gpu(listing, table, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        device, driver = gpu(listing, table, visible)
     threads = str(len(os.sched_getaffinity(0)))
     return {"device": device, "config_name": config_name(device), "driver": driver, "threads": threads}
 

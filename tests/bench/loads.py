@@ -1,12 +1,9 @@
 """Package and load: big packages on two replicas, what comes back when killed, load after load beside a champion."""
 
-import http.client
-import json
 import os
 import signal
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,7 +15,6 @@ import psutil
 from assets.profile.package import build_probe, package_files, warmup_samples
 from assets.scoring import score
 from pipelines import local
-from pipelines.demo.clients import Pace
 from pipelines.environments import enter
 from resources import packages, signing
 from resources.errors import TrimtabError
@@ -28,6 +24,7 @@ from resources.local.stack import down, up
 from resources.pools import Assignment, Pools
 from resources.store import S3Store
 from resources.triton import TritonServer
+from tests.bench.arrivals import arriving
 from tests.bench.lines import Line, at_most
 from tests.local_parts import only
 from tests.serving_stack import FEATURES, ROWS, Publisher, config, question, tiny_onnx, until
@@ -36,11 +33,11 @@ ROOM = "profile"
 MODEL, CANDIDATE = "flight", "candidate"
 POOLS = ("blue", "green")
 PARTS = ("s3", "triton-blue", "triton-green", "agent-blue", "agent-green", "gateway", "supervisor")
-CYCLES, RATE_PER_S, CLIENTS = 100, 300.0, 16
+CYCLES, RATE_PER_S = 100, 300.0
 
 
 def lines() -> Iterator[Line]:
-    """Seven parts of the real stack under its supervisor; about six minutes."""
+    """Seven parts of the real stack under its supervisor; about eight minutes, five of them for the load cycles."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name).resolve() / "home"
         try:
@@ -119,65 +116,19 @@ def _cycles(folder: Path, admin: str, address: str, pools: Pools, publisher: Pub
     """Another model comes to the champion's Triton and goes again, over and over, by its agent as in production."""
     Gateway(folder, admin).set_split(MODEL, Split({"blue": 100}))
     candidate = publisher.publish(CANDIDATE, 1, bias=0.5)
-    pace, over, seen = Pace(RATE_PER_S), threading.Event(), [Seen() for _ in range(CLIENTS)]
-    clients = [threading.Thread(target=_ask, args=(address, pace, over, mine)) for mine in seen]
-    started, loads = time.monotonic(), []
-    for client in clients:
-        client.start()
-    try:
+    loads = []
+    with arriving(address, MODEL, RATE_PER_S) as seen:
         for _ in range(CYCLES):
             pools.assign("blue", CANDIDATE, candidate)
             loads.append(pools.wait_ready("blue", CANDIDATE, candidate))
             pools.clear("blue", CANDIDATE)
             until(lambda: pools.states("blue", CANDIDATE)[0].version == 0, "the candidate is unloaded")
-    finally:
-        over.set()
-        for client in clients:
-            client.join()
-    spent = time.monotonic() - started
-    failed, latencies = sum(mine.failed for mine in seen), [ms for mine in seen for ms in mine.latencies_ms]
-    rate = (len(latencies) + failed) / spent
-    yield Line(
-        ROOM,
-        f"{CYCLES} load/unload cycles beside the champion at {rate:.0f}/s: failed of {len(latencies) + failed}",
-        float(failed),
-        "",
-        f"0 at {RATE_PER_S:.0f}/s",
-        failed == 0 and rate > 0.9 * RATE_PER_S,
-    )
+    named = f"{CYCLES} load/unload cycles beside the champion at {seen.per_s:.0f}/s: failed of {seen.asked}"
+    named += f" {seen.failures}" * bool(seen.failed)
+    met = seen.failed == 0 and seen.per_s > 0.99 * RATE_PER_S
+    yield Line(ROOM, named, float(seen.failed), "", f"0 at {RATE_PER_S:.0f}/s", met)
     yield Line(ROOM, "of these, load by the agent, median", statistics.median(loads), "s", "for comparison", True)
-    p99 = float(np.quantile(latencies, 0.99))
-    yield Line(ROOM, "of these, champion's p99", p99, "ms", "for comparison", True)
-
-
-class Seen:
-    """What one client saw."""
-
-    def __init__(self) -> None:
-        self.failed = 0
-        self.latencies_ms: list[float] = []
-
-
-def _ask(address: str, pace: Pace, over: threading.Event, seen: Seen) -> None:
-    """Through the gateway, one row a request, on one connection as clients keep it."""
-    body = json.dumps(question(ROWS.head(1)))
-    connection = http.client.HTTPConnection(address, timeout=10)
-    while not over.is_set():
-        pace.wait()
-        started = time.monotonic()
-        try:
-            connection.request("POST", f"/v2/models/{MODEL}/infer", body)
-            answer = connection.getresponse()
-            answer.read()
-            good = answer.status == 200
-        except (OSError, http.client.HTTPException):
-            good = False
-            connection.close()
-        if good:
-            seen.latencies_ms.append(1e3 * (time.monotonic() - started))
-        else:
-            seen.failed += 1
-    connection.close()
+    yield Line(ROOM, "of these, champion's p99", seen.p99_ms, "ms", "for comparison", True)
 
 
 def _killed(home: Path, pools: Pools, served: Assignment) -> Iterator[Line]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from resources.errors import GatewayError
-from resources.gateway import Gateway, Needed, Split
+from resources.gateway import Fallback, Gateway, Needed, Split
 from tests.fakes import MemoryGateway
 from tests.gateway_stack import running_edge
 
@@ -23,7 +23,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         fake = MemoryGateway()
         yield Case(fake, lambda: setattr(fake, "confirms", False))
         return
-    with running_edge(tmp_path_factory.mktemp("edge")) as edge:
+    with running_edge(tmp_path_factory.mktemp("edge"), lite=(1, 2)) as edge:
         yield Case(edge.gateway, edge.stop)
 
 
@@ -64,6 +64,18 @@ def test_the_same_split_may_be_set_again(case: Case) -> None:
     for _ in range(3):
         case.gateway.set_split("m", Split({"blue": 40, "green": 60}))
     assert case.gateway.split("m") == Split({"blue": 40, "green": 60})
+
+
+def test_a_fallback_stands_whatever_its_model_s_split_becomes_until_it_is_taken_away(case: Case) -> None:
+    assert case.gateway.fallbacks() == {}
+    case.gateway.set_split("m", Split({"blue": 100}))
+    case.gateway.set_fallback("m", Fallback(50))
+    case.gateway.set_split("m", Split({"green": 100}))
+    assert case.gateway.fallbacks() == {"m": Fallback(50)}
+    case.gateway.set_fallback("m", None)
+    case.gateway.set_fallback("m", None)
+    assert case.gateway.fallbacks() == {}
+    assert case.gateway.split("m") == Split({"green": 100})
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from assets.canary.rollout import Phase
 from assets.canary.settings import CanarySettings, CoverageSettings
 from assets.cells import build_cells, cells_key
 from assets.model import Model
-from assets.profile.asset import package_key
 from assets.scoring import score
 from resources.features import FeatureRegistry
 from resources.gateway import Split
+from resources.releases import release_key
 from tests.serving_stack import FEATURES
 from tests.unit.canary.test_coverage_gate import Counted
 from tests.unit.canary.test_driver import EPOCH, MODEL
@@ -55,7 +55,7 @@ def world() -> Served:
     served.store.put(cells_key(MODEL, 2), cells.to_bytes())
     served.gateway.set_split(MODEL, Split({"blue": 100}))
     package = {"package": "packages/churn/2/x.tar", "digest": "d" * 64, "published_at": "2024-01-01T00:00:00+00:00"}
-    served.store.swap(package_key(MODEL, 2), json.dumps(package).encode(), None)
+    served.store.swap(release_key(MODEL, 2), json.dumps(package).encode(), None)
     return served
 
 

@@ -11,8 +11,9 @@ from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from pipelines.rollback import Operator
 from resources.errors import GatewayError, NotFound, ServingError
-from resources.gateway import Split
-from resources.pools import ReplicaState
+from resources.gateway import Fallback, Split
+from resources.pools import LITE, Assignment, ReplicaState
+from resources.releases import release_key
 from tests.fakes import MemoryGateway, MemoryStore
 from tests.fakes_lineage import MemoryLineage
 
@@ -25,9 +26,17 @@ class Pair:
 
     def __init__(self) -> None:
         self.held = {"blue": (1, "READY"), "green": (2, "READY")}
+        self.assigned: list[tuple[str, Assignment]] = []
 
     def states(self, pool: str, model: str) -> list[ReplicaState]:
         return [ReplicaState(f"{pool}-0", *self.held[pool], "", "d", EPOCH)]
+
+    def assign(self, pool: str, model: str, assignment: Assignment) -> None:
+        self.assigned.append((pool, assignment))
+
+    def wait_ready(self, pool: str, model: str, assignment: Assignment) -> float:
+        assert (pool, assignment) == self.assigned[-1]
+        return 0.0
 
 
 class Scene:
@@ -94,6 +103,28 @@ def test_a_promoted_version_goes_back_by_one_change_of_weights(scene: Scene) -> 
     assert (record["gate"], record["verdict"]) == ("rollback", "PASS")
     assert "too many complaints" in record["why"]
     assert [run.kind for run in scene.lineage.runs.values()][-1] == "rollback"
+
+
+def test_the_fallback_copy_goes_back_with_its_champion(scene: Scene) -> None:
+    scene.gateway.set_fallback(MODEL, Fallback(50))
+    kept = {"version": 1, "package": "packages/churn/1/abc.tar", "digest": "abc"}
+    body = json.dumps(kept | {"published_at": EPOCH.isoformat()}).encode()
+    scene.store.objects[release_key(MODEL, 1, LITE)] = body
+    scene.operator().roll_back(MODEL, "bad")
+    assert scene.pools.assigned == [(LITE, Assignment(**kept))]  # type: ignore[arg-type]
+    assert scene.gateway.fallbacks() == {MODEL: Fallback(50)}
+
+
+def test_a_copy_of_what_was_taken_back_answers_nobody(scene: Scene) -> None:
+    scene.gateway.set_fallback(MODEL, Fallback())
+    scene.operator().roll_back(MODEL, "bad")
+    assert scene.pools.assigned == []
+    assert scene.gateway.fallbacks() == {}
+
+
+def test_a_model_without_fallback_touches_no_lite_tier(scene: Scene) -> None:
+    scene.operator().roll_back(MODEL, "bad")
+    assert scene.pools.assigned == []
 
 
 def test_a_second_order_says_that_it_is_done_and_changes_nothing(scene: Scene) -> None:

@@ -12,13 +12,15 @@ from assets.fallback.asset import package
 from assets.fallback.settings import FallbackSettings
 from assets.scoring import score
 from pipelines.environments import MODELS, environment, ports
-from pipelines.factory import IMPROVE, WATCH, build_model_defs, rooms_of
+from pipelines.factory import IMPROVE, RELEASE, WATCH, build_model_defs, rooms_of
 from pipelines.jobs import build_jobs
 from pipelines.sensors import Alarm, request
 from pipelines.spec import ModelSpec, load_spec
 from resources import packages, signing
 from resources.features import FeatureSet
 from resources.package_check import check_content
+from resources.pools import LITE
+from resources.releases import published
 from tests.fakes import MemoryStore
 from tests.serving_stack import FEATURES, ROWS, Publisher, tiny_onnx
 
@@ -43,6 +45,7 @@ def test_a_model_keeps_no_copy_unless_its_spec_asks_for_one(spec: ModelSpec) -> 
 
 def test_the_copy_is_renewed_after_every_rollout_and_by_nothing_else(spec: ModelSpec) -> None:
     assert rooms_of(keeping(spec), IMPROVE)[-1] == "fallback_copy"
+    assert rooms_of(keeping(spec), RELEASE)[-1] == "fallback_copy"
     assert rooms_of(keeping(spec), WATCH) == WATCH
     assert rooms_of(spec, IMPROVE) == IMPROVE
     alarm = Alarm(1, "inputs", "2013-02-01")
@@ -73,6 +76,7 @@ def test_the_copy_is_signed_published_beside_its_original_and_holds_what_it_says
     packages.unpack(store.get(made.package), tmp_path / "there")
     signing.verify(tmp_path / "there", [publisher.public])
     check_content(tmp_path / "there", "flight", 7)
+    assert published(store, "flight", 7, LITE)[0] == made
     again = package(store, "flight", original, tiny_onnx(0.3), features, 30, publisher.private)
     assert replace(again, package="", digest="") == replace(made, package="", digest="")
     np.testing.assert_array_less(score(tiny_onnx(), ROWS, FEATURES), score(tiny_onnx(0.3), ROWS, FEATURES))

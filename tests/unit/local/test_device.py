@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.environments import environment, ports
 from resources.local.device import config_name, cpu, gpu, place
 from resources.packages import NAMES
 
@@ -49,3 +50,8 @@ def test_the_place_here_is_complete() -> None:
     here = place()
     assert set(here) == {"device", "config_name", "driver", "threads"}
     assert all(here.values())
+
+
+def test_the_slice_that_the_environment_names_is_the_one_that_is_profiled() -> None:
+    assert ports(environment({"CUDA_VISIBLE_DEVICES": "MIG-22"})).profiler.visible_devices == "MIG-22"
+    assert ports(environment({})).profiler.visible_devices == ""

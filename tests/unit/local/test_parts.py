@@ -7,8 +7,10 @@ import yaml
 
 from pipelines import local
 from pipelines.environments import environment, ports
+from pipelines.parts import Addresses
 from resources.errors import StackError
 from resources.local import dagster
+from resources.local.ledger import Ledger, Record
 from resources.local.part import Part, inherited
 from resources.local.postgres import postmaster
 
@@ -59,6 +61,14 @@ def test_a_model_that_keeps_a_fallback_copy_brings_the_lite_tier(
     assert tuple(ports(where).pools.replicas) == ("blue", "green", "lite")
 
 
+def test_a_lite_tier_that_runs_belongs_to_the_stack_for_every_command(tmp_path: Path) -> None:
+    """`trimtab status` is not told with which models `trimtab up` was."""
+    assert not local.wants_lite(tmp_path)
+    Ledger(tmp_path).add(Record("triton-lite", 1, 0.0, "2024-01-01T00:00:00+00:00", "", {}, (), 15, 9))
+    blueprint = local.blueprint(tmp_path)
+    assert {"triton-lite", "agent-lite"} <= {part.name for part in blueprint.build(blueprint.preferred)}
+
+
 def test_without_a_lite_tier_pools_are_two(parts: list[Part]) -> None:
     where = environment(dict(next(part for part in parts if part.name == "agent-blue").environment))
     assert where.triton_lite is None
@@ -70,7 +80,7 @@ def test_the_environment_of_the_stack_is_understood_by_its_processes(tmp_path: P
     nested: dict[str, dict[str, int]] = {}
     for name, port in flat.items():
         nested.setdefault(name.split(".")[0], {})[name.split(".")[1]] = port
-    told = local.stack_environment(local.Addresses(nested, local.SERVERS), tmp_path)
+    told = local.stack_environment(Addresses(nested, local.SERVERS), tmp_path)
     where = environment(told)
     assert where.home == tmp_path
     assert where.s3_endpoint == "http://127.0.0.1:8333"

@@ -11,8 +11,9 @@ from assets.canary.driver import rollout_key
 from assets.canary.lease import claim, close
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
+from assets.fallback.settings import FallbackSettings
 from pipelines.jobs import build_jobs
-from pipelines.resume import build_resume_sensor
+from pipelines.resume import build_resume_sensor, request
 from pipelines.spec import ModelSpec
 from tests.fakes import MemoryStore
 
@@ -66,6 +67,12 @@ def test_a_rollout_whose_driver_died_is_resumed_once(ticking: Ticking) -> None:
     assert request.partition_key == "2024-01-05"
     assert [key.path for key in request.asset_selection or []] == [["churn", "canary_rollout"]]
     assert ticking.tick() == []
+
+
+def test_a_resumed_rollout_renews_the_fallback_copy_of_a_model_that_keeps_one() -> None:
+    keeping = SPEC.model_copy(update={"fallback": FallbackSettings(enabled=True)})
+    selected = request(keeping, driven(), 0).asset_selection or []
+    assert [key.path for key in selected] == [["churn", "canary_rollout"], ["churn", "fallback_copy"]]
 
 
 def test_a_rollout_that_is_driven_or_closed_or_was_never_begun_is_left_alone(ticking: Ticking) -> None:

@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 
 from assets.model import Model
-from assets.profile.asset import published, serving_profile
+from assets.profile.asset import serving_profile
 from assets.profile.cache import Profile, device_key, to_json
 from assets.profile.points import Point
 from assets.profile.settings import ProfileSettings
 from resources.features import Column, FeatureSet
 from resources.model_analyzer import Infeasible, Measurement, Outcome
+from resources.releases import published
 from resources.signing import create_keys
 from tests.fakes import MemoryStore
 from tests.fakes_lineage import MemoryLineage
@@ -31,12 +32,17 @@ PLACE = {"device": "a CPU", "config_name": "a-cpu", "driver": "none", "threads":
 DAY = "2013-03-01"
 
 
+class Interrupted(BaseException):
+    """As Dagster interrupts a run."""
+
+
 @dataclass
 class PaperProfiler:
     """Says what it is told to, and remembers how it was asked."""
 
     rates: Mapping[str, float] = field(default_factory=lambda: {"i1-d0-t1-b64": 1000.0, "i2-d0-t1-b64": 1600.0})
     drift: float = 1.01
+    interrupted_at: int | None = None
     tried: list[str] = field(default_factory=list)
     probe: Mapping[str, Any] = field(default_factory=dict)
 
@@ -57,6 +63,8 @@ class PaperProfiler:
         self.probe = probe
         outcomes: list[Outcome] = []
         while names := plan(outcomes):
+            if len(outcomes) == self.interrupted_at:
+                raise Interrupted
             again = self.drift if names[0] in self.tried else 1.0
             self.tried.append(names[0])
             rate = self.rates.get(names[0])

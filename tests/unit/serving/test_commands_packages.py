@@ -1,6 +1,7 @@
 """`trimtab sign` and `trimtab verify` on real packages."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,25 @@ def test_one_changed_byte_is_named_and_the_exit_code_is_1(publisher: Publisher, 
 def test_an_unsigned_package_is_refused(publisher: Publisher) -> None:
     said = trimtab("verify", publisher.build("flight", 7), "--key", publisher.public)
     assert (said.exit_code, said.output) == (1, "Error: model.sig is missing: the package is unsigned\n")
+
+
+def test_a_missing_version_folder_is_named(publisher: Publisher, package: Path) -> None:
+    shutil.rmtree(package / "7")
+    said = trimtab("verify", package, "--key", publisher.public)
+    assert said.exit_code == 1
+    assert "7/model.onnx is missing" in said.output
+
+
+def test_a_signed_configuration_that_does_not_fit_the_onnx_is_refused_by_its_field(publisher: Publisher) -> None:
+    inputs = config("flight", 7)["input"]
+    inputs[1] = inputs[1] | {"data_type": "TYPE_FP64"}
+    folder = publisher.build("flight", 7, input=inputs, model_warmup=[])
+    signing.sign(folder, publisher.private)  # as by a publisher that leaves the checks out
+    said = trimtab("verify", folder, "--key", publisher.public)
+    assert (said.exit_code, said.output) == (
+        1,
+        "Error: config.pbtxt: input[1].data_type = 'TYPE_FP64': temp is TYPE_FP32 in the ONNX\n",
+    )
 
 
 def test_two_keys_in_the_environment_are_both_trusted(package: Path, publisher: Publisher, tmp_path: Path) -> None:
