@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from assets.canary.driver import Driver, load
-from assets.canary.guards import slow_threshold_ms
+from assets.canary.looks import slow_threshold_ms
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from pipelines.demo.clients import Clients, Pace

@@ -12,9 +12,9 @@ from assets.canary import forecast
 from assets.canary.coverage import Coverage
 from assets.canary.driver import Driver, load
 from assets.canary.forecast import plan, sentence
-from assets.canary.guards import slow_threshold_ms
 from assets.canary.judge import judge
 from assets.canary.live import Live, latencies, measured
+from assets.canary.looks import slow_threshold_ms
 from assets.canary.page import page
 from assets.canary.picture import figure, sparkline
 from assets.canary.replay import same

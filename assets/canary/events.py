@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from assets.canary.coverage import Seen
-from assets.canary.guards import Look
+from assets.canary.looks import Look
 from assets.verdict import Verdict
 
 

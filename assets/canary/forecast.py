@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from assets.canary import eprocess
-from assets.canary.coverage import requests_needed, shares
+from assets.canary.curves import requests_needed, shares
 from assets.canary.eprocess import detectable_ratio
-from assets.canary.guards import clean_requests_needed, slow_weight
+from assets.canary.evidence import clean_requests_needed
+from assets.canary.guards import slow_weight
 from assets.canary.rollout import Phase, Rollout, share
 from assets.canary.settings import MIRROR, CanarySettings
 

@@ -6,11 +6,13 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from assets.canary.coverage import curve, told, waits_for
+from assets.canary.coverage import curve
 from assets.canary.eprocess import detectable_ratio
-from assets.canary.guards import Guards, evidence, last, trace
+from assets.canary.evidence import evidence
+from assets.canary.guards import Guards, last, trace
 from assets.canary.rollout import Phase, Rollout
 from assets.canary.settings import MIRROR, CanarySettings
+from assets.canary.standing import told, waits_for
 from assets.canary.step import mirror_budget, stands
 from assets.decision import Decision, Evidence
 from assets.verdict import Verdict

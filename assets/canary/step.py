@@ -9,7 +9,7 @@ A first release has no champion to compare with: LOADING -> PROMOTING -> PROMOTE
 from dataclasses import replace
 from datetime import datetime
 
-from assets.canary.coverage import Coverage, Standing, standing, waits_for
+from assets.canary.coverage import Coverage
 from assets.canary.events import (
     Abort,
     Event,
@@ -20,9 +20,11 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import Look, evidence, safe
+from assets.canary.evidence import evidence, safe
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, Rollout, in_need, noted, overdue, share
 from assets.canary.settings import MIRROR, CanarySettings
+from assets.canary.standing import Standing, standing, waits_for
 from assets.verdict import Verdict
 
 # The end of a rehearsal that went well.

@@ -14,10 +14,9 @@ from assets.canary.replay import same
 from assets.canary.rollout import Phase
 from assets.cells import Cells, cells_key
 from pipelines import local
-from pipelines.demo import sabotage
 from pipelines.demo.clients import Clients, Pace
 from pipelines.demo.loops import CANARY
-from pipelines.demo.sabotage import Scene, set_scene
+from pipelines.demo.scene import Scene, publish_challenger, send_until_done, set_scene
 from pipelines.demo.story import MODEL, START, Stage, weeks_until
 from pipelines.environments import enter
 from pipelines.jobs import job_name
@@ -47,14 +46,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.fixture(scope="module")
 def ended(scene: Scene) -> dict[str, Any]:
     """The record of an A/A rollout, and its run's id in Dagster."""
-    version = sabotage._challenger("crash", scene)  # an undamaged one, which nobody kills here
+    version = publish_challenger("crash", scene)  # an undamaged one, which nobody kills here
     (week,) = weeks_until(scene.spec, START + timedelta(days=1))
     tags = {"model": MODEL, "trigger": "test", "rollout/model": MODEL}
     with Clients(scene.stage.gateway, MODEL, scene.features.features, Pace(CANARY)) as clients:
         run = scene.webserver.launch(
             job_name("improve", scene.spec.cadence), [[MODEL, "canary_rollout"]], week.partition, tags
         )
-        sabotage._traffic(clients, scene, run)
+        send_until_done(clients, scene, run)
     assert scene.webserver.status(run) == "SUCCESS"
     found = load(scene.doors.store, MODEL)
     assert found is not None

@@ -17,7 +17,7 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from assets.canary.guards import count
+from assets.canary.looks import count
 from resources.errors import TrafficError
 from resources.gateway import Split
 from resources.store import S3Store

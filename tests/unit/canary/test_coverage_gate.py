@@ -13,8 +13,8 @@ from assets.canary.coverage import Coverage, Seen
 from assets.canary.driver import Driver
 from assets.canary.events import Event, Loaded, MirrorSeen, Observed, Tick, WeightsConfirmed
 from assets.canary.forecast import Traffic, expected_seconds, plan, sentence
-from assets.canary.guards import Look
 from assets.canary.judge import judge
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, Rollout, begin, share
 from assets.canary.settings import CanarySettings, CoverageSettings
 from assets.canary.step import step

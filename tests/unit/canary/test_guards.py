@@ -11,23 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from assets.canary.eprocess import WORSE
-from assets.canary.guards import (
-    COMPARED,
-    LONGEST,
-    NEWEST,
-    QUICK_MS,
-    Guards,
-    Look,
-    clean_requests_needed,
-    count,
-    due,
-    evidence,
-    first_events,
-    last,
-    safe,
-    slow_threshold_ms,
-    trace,
-)
+from assets.canary.evidence import clean_requests_needed, evidence, safe
+from assets.canary.guards import COMPARED, LONGEST, NEWEST, Guards, last, trace
+from assets.canary.looks import QUICK_MS, Look, count, due, first_events, slow_threshold_ms
 from assets.canary.settings import CanarySettings
 from assets.verdict import Verdict
 

@@ -10,8 +10,9 @@ import pytest
 
 from assets.canary.coverage import Coverage, Seen
 from assets.canary.events import Abort, Event, Loaded, LoadFailed, MirrorSeen, Observed, Tick, WeightsConfirmed
-from assets.canary.guards import LONGEST, Look
+from assets.canary.guards import LONGEST
 from assets.canary.judge import judge
+from assets.canary.looks import Look
 from assets.canary.replay import replay, replayed, same
 from assets.canary.rollout import Phase, Rollout, begin, share
 from assets.canary.settings import CanarySettings, CoverageSettings

@@ -19,9 +19,9 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import Look
 from assets.canary.judge import judge
 from assets.canary.lease import claim, close, orphaned, release
+from assets.canary.looks import Look
 from assets.canary.picture import figure, sparkline
 from assets.canary.rollout import Phase, Rollout, begin, deadline, mirror, overdue, share, warm_until, weights
 from assets.canary.settings import CanarySettings

@@ -6,8 +6,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from assets.canary.guards import Guards, Look
+from assets.canary.guards import Guards
 from assets.canary.lease import claim
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from pipelines.rollout_view import picture, plain
