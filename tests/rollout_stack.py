@@ -157,6 +157,7 @@ def main(address: str, model: str, rate_per_s: float) -> None:
     with Clients(address, model, FEATURES, Pace(rate_per_s), THREADS) as asking:
         while not over.is_set():
             asking.send(rows)
+            rows = rows.assign(entity=rows["entity"] + len(rows))  # labels come by entity, and each has one
     seen: dict[str, Any] = {"served": asking.count.served, "failed": asking.count.failed}
     print(json.dumps(seen | {"failures": asking.count.failures}))
 

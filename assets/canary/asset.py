@@ -33,7 +33,7 @@ from resources.pools import Pools
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch", "coverage")
+CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "business", "sample_ratio", "kill_switch", "coverage")
 BEFORE = timedelta(minutes=2)
 # Tag of a run that goes on with a rollout whose driver died: it never begins one of its own.
 RESUMES = "resumes"

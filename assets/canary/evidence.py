@@ -17,7 +17,8 @@ SHOWN = 1e12
 
 
 def evidence(guards: Guards, settings: CanarySettings, forecast: bool = True) -> tuple[Evidence, ...]:
-    """Kill switch, errors, slow, sample_ratio. FAIL rolls back; PASS of errors and slow is proof of harmlessness.
+    """Kill switch, errors, slow, business, sample_ratio. FAIL rolls back; PASS of the middle three is proof of
+    harmlessness, or that nothing was asked.
 
     forecast: say how many requests more would prove it; that is a search, and not wanted at every look.
     """
@@ -26,6 +27,7 @@ def evidence(guards: Guards, settings: CanarySettings, forecast: bool = True) ->
         _kill_switch(guards, settings),
         _guard(guards, "errors", logs, settings.alpha_errors, settings, forecast),
         _guard(guards, "slow", logs, settings.alpha_slow, settings, forecast),
+        _business(guards, logs, settings),
         _sample_ratio(guards, logs["sample_ratio"], settings),
     )
 
@@ -49,6 +51,29 @@ def _guard(
         more = clean_requests_needed(guards, name, settings)
         why += f"; {more} more challenger requests without one would prove it" if more else "; it is out of reach"
     return Evidence(name, Verdict.INCONCLUSIVE, why, _shown(proven), bound)
+
+
+def _business(guards: Guards, logs: Mapping[str, float], settings: CanarySettings) -> Evidence:
+    """By the labels that came in time. Unless it is required, what is not proven is told and holds nothing back."""
+    asked = settings.outcome
+    if not asked.judged:
+        return Evidence("business", Verdict.PASS, "the spec asks for none: canary.outcome.event names what to count")
+    parts, requests = guards.outcomes, sum(look.requests for look in guards.looks)
+    mine, theirs = sum(part.canary for part in parts), sum(part.baseline for part in parts)
+    bound, proven = 1 / settings.alpha_non_inferiority, logs["business_safe"]
+    if not mine or not theirs:
+        seen = "none" if not mine + theirs else f"only {mine + theirs}, all of one version,"
+        why = f"of {seen} of {requests} requests the outcome is known: nothing was judged by it"
+        return Evidence("business", Verdict.INCONCLUSIVE, why, None, bound, decides=asked.required)
+    events = [sum(part.canary_events for part in parts), sum(part.baseline_events for part in parts)]
+    said = f"{asked.event}: {events[0]} of {mine} challenger requests with a label, {events[1]} of {theirs} champion's"
+    if logs["business"] >= math.log(1 / asked.alpha):
+        why = f"{said}: {asked.harm} than chance explains (false once in {1 / asked.alpha:.0f} rollouts)"
+        return Evidence("business", Verdict.FAIL, why, _shown(logs["business"]), 1 / asked.alpha)
+    if proven >= math.log(bound):
+        return Evidence("business", Verdict.PASS, f"{said}: proven no worse than allowed", _shown(proven), bound)
+    why = f"{said}: neither harm nor its absence is proven"
+    return Evidence("business", Verdict.INCONCLUSIVE, why, _shown(proven), bound, decides=asked.required)
 
 
 def _sample_ratio(guards: Guards, log_e: float, settings: CanarySettings) -> Evidence:
@@ -90,7 +115,8 @@ def _kill_switch(guards: Guards, settings: CanarySettings) -> Evidence:
 def safe(guards: Guards, settings: CanarySettings) -> bool:
     """Is every guard's harmlessness proven? No request, no proof."""
     logs, bound = last(guards, settings), math.log(1 / settings.alpha_non_inferiority)
-    return logs["errors_safe"] >= bound and logs["slow_safe"] >= bound
+    names = ("errors_safe", "slow_safe", *(["business_safe"] if settings.outcome.required else []))
+    return all(logs[name] >= bound for name in names)
 
 
 def clean_requests_needed(guards: Guards, name: str, settings: CanarySettings) -> int | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from assets.canary import eprocess
 from assets.canary.bursts import Bursts
 from assets.canary.looks import Look
-from assets.canary.settings import CanarySettings
+from assets.canary.outcomes import Known, together
+from assets.canary.settings import CanarySettings, OutcomeSettings
 
 Floats = NDArray[np.float64]
 
@@ -63,8 +64,16 @@ class Guards:
     def canary_requests(self) -> int:
         return sum(look.canary_requests for look in self.looks)
 
+    @property
+    def outcomes(self) -> tuple[Known, ...]:
+        """What became known of requests, by the share at which they were assigned."""
+        return together(part for look in self.looks for part in look.outcomes)
+
     def to_dict(self) -> dict[str, Any]:
-        looks = [[look.share, *look.counts, look.seconds, look.slow_log_e, look.users] for look in self.looks]
+        looks = [
+            [look.share, *look.counts, look.seconds, look.slow_log_e, look.users, [astuple(p) for p in look.outcomes]]
+            for look in self.looks
+        ]
         return {"looks": looks, "bursts": self.bursts.to_dict() if self.bursts else None}
 
     @classmethod
@@ -76,8 +85,9 @@ class Guards:
 
 def _look(kept: Sequence[Any]) -> Look:
     """Records of before lack the last values."""
-    users = kept[9] if len(kept) > 9 else None
-    return replace(Look(*kept[:9]), users=None if users is None else (users[0], users[1]))
+    users, outcomes = (kept[at] if len(kept) > at else None for at in (9, 10))
+    told = tuple(Known(*part) for part in outcomes or ())
+    return replace(Look(*kept[:9]), users=None if users is None else (users[0], users[1]), outcomes=told)
 
 
 def _halved(looks: tuple[Look, ...]) -> tuple[Look, ...]:
@@ -95,7 +105,10 @@ def _halved(looks: tuple[Look, ...]) -> tuple[Look, ...]:
 
 
 def trace(guards: Guards, settings: CanarySettings) -> dict[str, Floats]:
-    """Log E after each look, (L,): harm by `errors` and `slow`, `sample_ratio`, and `errors_safe`, `slow_safe`."""
+    """Log E after each look, (L,): harm by `errors` and `slow`, `sample_ratio`, and `errors_safe`, `slow_safe`.
+
+    And `business` with `business_safe`, where the spec names an event.
+    """
     table = np.array([(look.share, *look.counts) for look in guards.looks], dtype=np.float64).reshape(-1, 7)
     thinned = np.array([slow_weight(look.canary_requests, look.seconds) for look in guards.looks]).reshape(-1, 1)
     share, requests = table[:, 0], table[:, 1]
@@ -122,7 +135,26 @@ def trace(guards: Guards, settings: CanarySettings) -> dict[str, Floats]:
         logs[f"{name}_safe"] = _mixed(weight * alike, weight * eprocess.healthy(bad, requests, max_rate), 0.5)
     if guards.bursts is not None:
         logs["slow"] = np.array([look.slow_log_e or 0.0 for look in guards.looks])
-    return logs
+    return logs | (_business(guards, settings.outcome) if settings.outcome.judged else {})
+
+
+def _business(guards: Guards, asked: OutcomeSettings) -> dict[str, Floats]:
+    """Outcomes are compared, never held to a rate: what is usual is the business's own."""
+    fewer = asked.harm == "fewer"
+    harm, safe = (eprocess.loss, eprocess.no_loss) if fewer else (eprocess.harm, eprocess.non_inferiority)
+    parts = [(at, part) for at, look in enumerate(guards.looks) for part in look.outcomes]
+    where = np.array([at for at, _ in parts], dtype=np.intp)
+    share, mine, theirs = np.array([(p.share, p.canary_events, p.baseline_events) for _, p in parts]).reshape(-1, 3).T
+    found = {}
+    for name, proof, tolerance in (
+        ("business", harm, asked.tolerance),
+        ("business_safe", safe, asked.non_inferiority_tolerance),
+    ):
+        gained = proof(share, mine, theirs, tolerance)
+        by_look = np.zeros((len(guards.looks), gained.shape[-1]))
+        np.add.at(by_look, where, gained)
+        found[name] = eprocess.log_mean(np.cumsum(by_look, axis=0))
+    return found
 
 
 def slow_weight(requests: float, seconds: float) -> float:

@@ -7,6 +7,7 @@ from datetime import datetime
 import numpy as np
 import pandas as pd
 
+from assets.canary.outcomes import Known, together
 from assets.canary.settings import CanarySettings
 
 # Requests that take no longer are in the log by the time their look is taken.
@@ -34,6 +35,8 @@ class Look:
     # Users that came for the first time, the canary's and the baseline's, where the split is sticky: they, not their
     # requests, fall on the arms at random.
     users: tuple[int, int] | None = None
+    # Outcomes that became known, of requests of whatever look.
+    outcomes: tuple[Known, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1 or not 0 <= self.seconds < math.inf:
@@ -61,7 +64,8 @@ class Look:
         users = None
         if self.users is not None and other.users is not None:
             users = self.users[0] + other.users[0], self.users[1] + other.users[1]
-        return Look(self.share, a, b, c, d, e, f, self.seconds + other.seconds, other.slow_log_e, users)
+        outcomes = together((*self.outcomes, *other.outcomes))
+        return Look(self.share, a, b, c, d, e, f, self.seconds + other.seconds, other.slow_log_e, users, outcomes)
 
     @property
     def assigned(self) -> tuple[int, int]:

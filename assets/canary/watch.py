@@ -1,7 +1,7 @@
 """How the driver looks at the traffic: which requests of the log a look is made of, and what is counted in it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -10,6 +10,7 @@ import pandas as pd
 from assets.canary.coverage import Seen, tally
 from assets.canary.events import Event, Observed, Tick
 from assets.canary.looks import Look, count, due, first_events
+from assets.canary.outcomes import Known, Span, extended, fresh, known
 from assets.canary.rollout import Rollout, share
 from assets.cells import Cells
 
@@ -19,6 +20,8 @@ LOG_LAG = timedelta(seconds=1.5)
 SETTLE = timedelta(seconds=0.3)
 # A request that takes longer counts in no look; the phase's deadline is for pools that hang.
 LONGEST = timedelta(seconds=60)
+# Outcomes are counted so often.
+OUTCOMES_EVERY = timedelta(seconds=5)
 
 
 class Log(Protocol):
@@ -26,6 +29,7 @@ class Log(Protocol):
 
     def access_seen(self, model: str, since: datetime) -> pd.DataFrame: ...
     def answers_seen(self, model: str, since: datetime) -> pd.DataFrame: ...
+    def first_labels(self, model: str, since: datetime, as_of: datetime) -> pd.DataFrame: ...
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Watch:
     began: datetime | None = None
     since: datetime | None = None
     _cells: Cells | None = None
+    _told_at: datetime | None = None
 
     def restart(self, at: datetime) -> None:
         """The gateway has confirmed other weights."""
@@ -56,7 +61,9 @@ class Watch:
         rows = due(self._seen(rollout, max(self.began, since - LONGEST)), since, until)
         logged, seconds = self._logged(rollout, since, until), (until - since).total_seconds()
         if not rollout.needed:
-            return Observed(*self._counted(rollout, rows, share(rollout), seconds, logged))
+            span = Span(share(rollout), since, until) if 0 < share(rollout) < 1 else None
+            look, cells = self._counted(rollout, rows, share(rollout), seconds, logged)
+            return Observed(replace(look, outcomes=self._outcomes(rollout, span, now)), cells, span=span)
         favours = rows["cell"].isin([str(cell) for cell in rollout.needed])
         # One look in two parts: each has its part of the seconds, so that both together have them once.
         named_s = seconds * float(favours.mean()) if len(rows) else 0.0
@@ -70,6 +77,24 @@ class Watch:
         everything = self.log.access_seen(rollout.model, rollout.started_at)
         rows = first_events(everything[everything["pool"] != ""], rollout.slow_ms, rollout.challenger_pool)
         return rows[rows["seen_at"] >= pd.Timestamp(since)]
+
+    def _outcomes(self, rollout: Rollout, span: Span | None, now: datetime) -> tuple[Known, ...]:
+        """What became known since it was last counted. All of the rollout is counted each time, so nothing is lost
+        with a driver; that is much to read, and labels are late anyway: not at every look.
+        """
+        asked, spans = rollout.settings.outcome, extended(rollout.spans, span) if span else rollout.spans
+        early = self._told_at is not None and now < self._told_at + OUTCOMES_EVERY
+        if not asked.judged or not spans or early:
+            return ()
+        self._told_at = now
+        access, answers = (
+            read(rollout.model, spans[0].start) for read in (self.log.access_seen, self.log.answers_seen)
+        )
+        if access.empty:
+            return ()
+        labels = self.log.first_labels(rollout.model, access["event_time"].min(), now)
+        pools = rollout.challenger_pool, str(rollout.champion_pool)
+        return fresh(known(access, answers, labels, spans, pools, asked), rollout.guards.outcomes)
 
     def _logged(self, rollout: Rollout, since: datetime, until: datetime) -> pd.DataFrame | None:
         """Answers of the same look; None where no coverage is asked for, or the challenger is alone."""
@@ -87,6 +112,9 @@ class Watch:
             return look, None
         if self._cells is None:
             self._cells = self.cells(rollout)
+        if rollout.rehearsal:  # both pools answer as one version
+            mine = logged["request_id"].isin(rows.loc[rows["pool"] == rollout.challenger_pool, "request_id"])
+            logged = logged.assign(version=mine.map({True: str(rollout.version), False: ""}))
         return look, tally(logged, self._cells, part, rollout.version, share(rollout))
 
 
