@@ -6,10 +6,12 @@ was, and of two drivers only one can act.
 
 import json
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -104,7 +106,7 @@ class Driver:
         rollout = self._save(rollout)
         while not rollout.ended:
             before = rollout
-            rollout = self._save(step(rollout, self._tried(rollout), self.now()))
+            rollout = self._save(self._next(rollout))
             if (before.phase, before.rung) != (rollout.phase, rollout.rung):
                 self.say(rollout.diary[-1][1])
             self.show(rollout)
@@ -130,6 +132,20 @@ class Driver:
         except Conflict as error:
             raise ServingError(f"{rollout.model}: another driver has taken over this rollout: {error}") from error
         return rollout
+
+    def _next(self, rollout: Rollout) -> Rollout:
+        """A defect of ours must not leave clients where they are: with nobody to look, the champion is the safe place.
+
+        Left to the next driver it would happen again, and no deadline would ever be met.
+        """
+        try:
+            return step(rollout, self._tried(rollout), self.now())
+        except Exception as error:
+            self.say(f"{rollout.phase}: {traceback.format_exc()}")
+            self.pause(0.5)
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+            return step(rollout, Abort(f"the driver failed: {told}", Verdict.ERROR), self.now())
 
     def _tried(self, rollout: Rollout) -> Event:
         """What can't be done now is tried again until the phase's deadline, which rolls back."""
