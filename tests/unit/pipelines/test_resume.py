@@ -6,6 +6,8 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.tags import PARENT_RUN_ID_TAG
 
 from assets.canary.driver import rollout_key
 from assets.canary.lease import claim, close
@@ -112,3 +114,37 @@ def test_the_dead_run_no_longer_holds_the_models_slots_and_dagster_does_not_retr
     assert found is not None
     assert found.status is dg.DagsterRunStatus.FAILURE
     assert found.tags["dagster/max_retries"] == "0"
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_slots_of_a_run_that_died_are_free_whether_dagster_has_seen_its_death_or_not(
+    ticking: Ticking, seen: bool
+) -> None:
+    storage = ticking.instance.event_log_storage
+    dead = dg.DagsterRun(job_name="improve_weekly", status=dg.DagsterRunStatus.STARTED)
+    ticking.instance.add_run(dead)
+    storage.set_concurrency_slots("rollout_churn", 1)
+    assert storage.claim_concurrency_slot("rollout_churn", dead.run_id, "canary").is_claimed
+    if seen:
+        ticking.instance.report_run_failed(dead)
+    ticking.put(driven(dead.run_id))
+    assert len(ticking.tick()) == 1
+    assert storage.claim_concurrency_slot("rollout_churn", "another run", "canary").is_claimed
+
+
+def test_the_retry_that_dagster_has_queued_for_a_crashed_run_is_withdrawn_and_no_other_run(ticking: Ticking) -> None:
+    dead = dg.DagsterRun(job_name="improve_weekly", status=dg.DagsterRunStatus.STARTED)
+    ticking.instance.add_run(dead)
+    ticking.instance.report_run_failed(dead)
+    queued = dg.DagsterRunStatus.QUEUED
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("trimtab"), "all"), "improve_weekly")
+    retry, other = (
+        dg.DagsterRun("improve_weekly", status=queued, tags={PARENT_RUN_ID_TAG: parent}, remote_job_origin=origin)
+        for parent in (dead.run_id, "another")
+    )
+    for run in (retry, other):
+        ticking.instance.add_run(run)
+    ticking.put(driven(dead.run_id))
+    assert len(ticking.tick()) == 1
+    found = {run.run_id: run.status for run in ticking.instance.get_runs()}
+    assert (found[retry.run_id], found[other.run_id]) == (dg.DagsterRunStatus.CANCELED, queued)
