@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster import DagsterRunStatus, RunsFilter
+from dagster import RunsFilter
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
-from dagster._core.storage.tags import PARENT_RUN_ID_TAG
 
-from assets.canary.asset import RESUMES
+from assets.canary.asset import ONCE, RESUMES
 from assets.canary.driver import load
 from assets.canary.lease import orphaned
 from assets.canary.rollout import Rollout
@@ -73,32 +72,20 @@ def request(spec: ModelSpec, rollout: Rollout, tries: int) -> dg.RunRequest:
         job_name=job_name("improve", spec.cadence),
         partition_key=rollout.partition,
         asset_selection=keys(spec.name, ["canary_rollout"]),
-        # Dagster's own retries would be a second driver; this sensor asks again.
-        tags={
-            "model": spec.name,
-            "trigger": "driver died",
-            RESUMES: name,
-            "rollout/model": spec.name,
-            "dagster/max_retries": "0",
-        },
+        tags={"model": spec.name, "trigger": "driver died", RESUMES: name, "rollout/model": spec.name, **ONCE},
     )
 
 
 def give_up(instance: dg.DagsterInstance, driver: str | None) -> None:
-    """The dead driver's run has failed, whether Dagster knows it or not: it must not hold the model's slots.
+    """The dead driver's run has failed, whether Dagster has seen it or not: it must not hold the model's slots.
 
-    Dagster sees a process that crashed within seconds and queues a retry. That one has to go: it would wait for those
-    slots, and begin another rollout once this one has ended.
+    Dagster frees the slots of a run that it saw fail as well, but minutes later.
     """
     run = instance.get_run_by_id(driver) if driver else None
     if run is None:
         return
     if not run.is_finished:
-        instance.add_run_tags(run.run_id, {"dagster/max_retries": "0"})
         instance.report_run_failed(run, "its rollout's lease ran out: the process died, or hangs")
-    waiting = RunsFilter(tags={PARENT_RUN_ID_TAG: run.run_id}, statuses=[DagsterRunStatus.QUEUED])
-    for retry in instance.get_runs(waiting):
-        instance.report_run_canceled(retry, message="the rollout is resumed by a run of its own")
     if instance.event_log_storage.supports_global_concurrency_limits:
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
-from dagster._core.storage.tags import PARENT_RUN_ID_TAG
 
 from assets.canary.driver import rollout_key
 from assets.canary.lease import claim, close
@@ -67,6 +65,7 @@ def test_a_rollout_whose_driver_died_is_resumed_once(ticking: Ticking) -> None:
     (request,) = ticking.tick()
     assert request.partition_key == "2024-01-05"
     assert [key.path for key in request.asset_selection or []] == [["churn", "canary_rollout"]]
+    assert request.tags["dagster/max_retries"] == "0"
     assert ticking.tick() == []
 
 
@@ -105,7 +104,7 @@ def test_a_run_that_ended_without_taking_the_lease_is_asked_for_again_but_not_wh
     assert again.run_key != request.run_key
 
 
-def test_the_dead_run_no_longer_holds_the_models_slots_and_dagster_does_not_retry_it(ticking: Ticking) -> None:
+def test_a_run_that_hangs_without_its_lease_has_failed(ticking: Ticking) -> None:
     dead = dg.DagsterRun(job_name="improve_weekly", status=dg.DagsterRunStatus.STARTED)
     ticking.instance.add_run(dead)
     ticking.put(driven(dead.run_id))
@@ -113,7 +112,6 @@ def test_the_dead_run_no_longer_holds_the_models_slots_and_dagster_does_not_retr
     found = ticking.instance.get_run_by_id(dead.run_id)
     assert found is not None
     assert found.status is dg.DagsterRunStatus.FAILURE
-    assert found.tags["dagster/max_retries"] == "0"
 
 
 @pytest.mark.parametrize("seen", [False, True])
@@ -130,21 +128,3 @@ def test_slots_of_a_run_that_died_are_free_whether_dagster_has_seen_its_death_or
     ticking.put(driven(dead.run_id))
     assert len(ticking.tick()) == 1
     assert storage.claim_concurrency_slot("rollout_churn", "another run", "canary").is_claimed
-
-
-def test_the_retry_that_dagster_has_queued_for_a_crashed_run_is_withdrawn_and_no_other_run(ticking: Ticking) -> None:
-    dead = dg.DagsterRun(job_name="improve_weekly", status=dg.DagsterRunStatus.STARTED)
-    ticking.instance.add_run(dead)
-    ticking.instance.report_run_failed(dead)
-    queued = dg.DagsterRunStatus.QUEUED
-    origin = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("trimtab"), "all"), "improve_weekly")
-    retry, other = (
-        dg.DagsterRun("improve_weekly", status=queued, tags={PARENT_RUN_ID_TAG: parent}, remote_job_origin=origin)
-        for parent in (dead.run_id, "another")
-    )
-    for run in (retry, other):
-        ticking.instance.add_run(run)
-    ticking.put(driven(dead.run_id))
-    assert len(ticking.tick()) == 1
-    found = {run.run_id: run.status for run in ticking.instance.get_runs()}
-    assert (found[retry.run_id], found[other.run_id]) == (dg.DagsterRunStatus.CANCELED, queued)
