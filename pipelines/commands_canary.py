@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pipelines.environments import Ports
 
 WATCH_S = 0.5
+# A log is told so often where a rollout stands.
+STANDING_S = 5.0
 
 
 @click.command()
@@ -156,13 +158,18 @@ def _load(doors: "Ports", model: str) -> "Rollout":
 
 
 def _follow(doors: "Ports", model: str, found: "Rollout") -> "Rollout":
-    """Line by line to its end, for logs."""
-    told = 0
+    """Line by line to its end, for logs: what happens, and every few seconds where it stands."""
+    from pipelines.rollout_view import standing
+
+    told, due = 0, 0.0
     while True:
         for at, text in found.diary[told:]:
             click.echo(f"{at:%H:%M:%S}  {text}", err=True)
         told = len(found.diary)
         if found.closed:
             return found
+        if time.monotonic() >= due and not found.first_release:
+            now, due = datetime.now(UTC), time.monotonic() + STANDING_S
+            click.echo(f"{now:%H:%M:%S}  {standing(found, now)}", err=True)
         time.sleep(WATCH_S)
         found = _load(doors, model)

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster import RunsFilter
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from assets.canary.asset import RESUMES
+from assets.canary.asset import ONCE, RESUMES
 from assets.canary.driver import load
 from assets.canary.lease import orphaned
 from assets.canary.rollout import Rollout
@@ -36,7 +36,7 @@ def build_resume_sensor(
     @dg.sensor(
         name="resume_rollouts",
         jobs=[job for job in jobs if job.name.startswith("improve_")],
-        minimum_interval_seconds=10,
+        minimum_interval_seconds=5,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="A rollout whose driver fell silent goes on where it was.",
     )
@@ -73,24 +73,20 @@ def request(spec: ModelSpec, rollout: Rollout, tries: int) -> dg.RunRequest:
         job_name=job_name("improve", spec.cadence),
         partition_key=rollout.partition,
         asset_selection=keys(spec.name, rooms_of(spec, ("canary_rollout",))),
-        # Dagster's own retries would be a second driver; this sensor asks again.
-        tags={
-            "model": spec.name,
-            "trigger": "driver died",
-            RESUMES: name,
-            "rollout/model": spec.name,
-            "dagster/max_retries": "0",
-        },
+        tags={"model": spec.name, "trigger": "driver died", RESUMES: name, "rollout/model": spec.name, **ONCE},
     )
 
 
 def give_up(instance: dg.DagsterInstance, driver: str | None) -> None:
-    """The dead driver's run has failed, though nobody has told Dagster: it must not hold the model's slots."""
+    """The dead driver's run has failed, whether Dagster has seen it or not: it must not hold the model's slots.
+
+    Dagster frees the slots of a run that it saw fail as well, but minutes later.
+    """
     run = instance.get_run_by_id(driver) if driver else None
-    if run is None or run.is_finished:
+    if run is None:
         return
-    instance.add_run_tags(run.run_id, {"dagster/max_retries": "0"})
-    instance.report_run_failed(run, "its rollout's lease ran out: the process died, or hangs")
+    if not run.is_finished:
+        instance.report_run_failed(run, "its rollout's lease ran out: the process died, or hangs")
     if instance.event_log_storage.supports_global_concurrency_limits:
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
 

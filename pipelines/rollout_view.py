@@ -54,6 +54,15 @@ def plain(rollout: Rollout, now: datetime) -> dict[str, Any]:
     }
 
 
+def standing(rollout: Rollout, now: datetime) -> str:
+    """Where it stands, in a line for logs."""
+    enough = next((item.why for item in judge(rollout, now, {}).evidence if item.name == "enough"), "")
+    seconds = expected_seconds(rollout)
+    ahead = "" if seconds is None else f"; promoted in about {seconds:.0f} s, if it is harmless"
+    split = ", ".join(f"{percent} % {pool}" for pool, percent in weights(rollout).items()) or "no traffic"
+    return f"{rollout.phase.value.replace('_', ' ').lower()} at {split}: {enough}{ahead}"
+
+
 def _title(rollout: Rollout) -> str:
     over = "first release" if rollout.first_release else f"over version {rollout.champion_version}"
     over = "rehearsal: its own challenger" if rollout.rehearsal else over

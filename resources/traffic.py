@@ -73,12 +73,20 @@ class Traffic:
         """Columns key, label, known_at: what was known at `as_of`, one row a key, the last correction wins."""
         return self._told(model, as_of).drop_duplicates("key", keep="last").reset_index(drop=True)
 
-    def _told(self, model: str, as_of: datetime) -> "pd.DataFrame":
+    def first_labels(self, model: str, since: datetime, as_of: datetime) -> "pd.DataFrame":
+        """Of what became known in [since, as_of]: the first label of each key, which no correction changes."""
+        _check_zone(since=since)
+        # An object is named by the last second in which any of its labels became known.
+        told = self._told(model, as_of, after=f"{segments.labels_prefix(model)}{int(since.timestamp()):012d}")
+        told = told[told["known_at"] >= since]
+        return told.drop_duplicates("key", keep="first").reset_index(drop=True)
+
+    def _told(self, model: str, as_of: datetime, after: str = "") -> "pd.DataFrame":
         """Every label as it came, those known at `as_of`, in that order."""
         _check_zone(as_of=as_of)
         # put_labels never spans more than a UTC day in one object: later ones hold nothing known by then.
         latest = as_of.timestamp() + _DAY_S
-        keys = [k for k in self.store.keys(segments.labels_prefix(model)) if _known_max(k) <= latest]
+        keys = [k for k in self.store.keys(segments.labels_prefix(model), after=after) if _known_max(k) <= latest]
         frame = self._rows(keys, segments.labels_schema())
         return frame[frame["known_at"] <= as_of].sort_values("known_at", kind="stable")
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from assets.canary.coverage import Coverage, Seen
 from assets.canary.events import Loaded, Observed, WeightsConfirmed
-from assets.canary.guards import Look
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, Rollout, begin, share
 from assets.canary.settings import CanarySettings, CoverageSettings
 from assets.canary.step import step

@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from assets.canary.driver import Driver, load
-from assets.canary.guards import slow_threshold_ms
+from assets.canary.looks import slow_threshold_ms
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from pipelines.demo.clients import Clients, Pace
@@ -157,6 +157,7 @@ def main(address: str, model: str, rate_per_s: float) -> None:
     with Clients(address, model, FEATURES, Pace(rate_per_s), THREADS) as asking:
         while not over.is_set():
             asking.send(rows)
+            rows = rows.assign(entity=rows["entity"] + len(rows))  # labels come by entity, and each has one
     seen: dict[str, Any] = {"served": asking.count.served, "failed": asking.count.failed}
     print(json.dumps(seen | {"failures": asking.count.failures}))
 

@@ -12,9 +12,9 @@ from assets.canary import forecast
 from assets.canary.coverage import Coverage
 from assets.canary.driver import Driver, load
 from assets.canary.forecast import plan, sentence
-from assets.canary.guards import slow_threshold_ms
 from assets.canary.judge import judge
 from assets.canary.live import Live, latencies, measured
+from assets.canary.looks import slow_threshold_ms
 from assets.canary.page import page
 from assets.canary.picture import figure, sparkline
 from assets.canary.replay import same
@@ -33,10 +33,13 @@ from resources.releases import published
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "sample_ratio", "kill_switch", "coverage")
+CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "business", "sample_ratio", "kill_switch", "coverage")
 BEFORE = timedelta(minutes=2)
 # Tag of a run that goes on with a rollout whose driver died: it never begins one of its own.
 RESUMES = "resumes"
+# Tags of a run that drives a rollout: Dagster's own retry would wait for the slots that the dead run holds, and begin
+# another rollout once this one has ended.
+ONCE = {"dagster/max_retries": "0"}
 
 
 def canary_rollout(model: Model, partitions: dg.PartitionsDefinition, settings: CanarySettings) -> dg.AssetsDefinition:
@@ -139,6 +142,8 @@ def _watched(context: dg.AssetExecutionContext, driver: Driver, rollout: Rollout
         context.log_event(dg.AssetObservation(context.asset_key, partition=context.partition_key, metadata=metadata))
 
     driver.show = live = Live(write, tell)
+    # If it dies from here on, a sensor goes on with the rollout.
+    context.instance.add_run_tags(context.run_id, ONCE)
     ended = None
     try:
         ended = driver.drive(rollout)

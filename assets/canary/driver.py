@@ -6,31 +6,31 @@ was, and of two drivers only one can act.
 
 import json
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from assets.canary.answers import Agreement, agreement, last_column, question, together
-from assets.canary.coverage import Seen, tally
 from assets.canary.events import (
     Abort,
     Event,
     Loaded,
     LoadFailed,
     MirrorSeen,
-    Observed,
     Tick,
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import Look, count, due, first_events
 from assets.canary.lease import claim, close
-from assets.canary.rollout import Phase, Rollout, favoured, mirror, share, standby, weights
+from assets.canary.rollout import Phase, Rollout, favoured, mirror, standby, weights
 from assets.canary.step import mirror_budget, step
+from assets.canary.watch import LOG_LAG, Watch
 from assets.cells import Cells
 from assets.scoring import Scorer
 from assets.verdict import Verdict
@@ -41,12 +41,6 @@ from resources.pools import Assignment, Pools, ServedCounts
 from resources.store import Pointer, Store
 from resources.traffic import Traffic
 
-# Requests reach the log this long after they end: the gateway sends its records twice a second.
-LOG_LAG = timedelta(seconds=1.5)
-# Requests that were on their way while the weights changed belong to neither rung.
-SETTLE = timedelta(seconds=0.3)
-# A request that takes longer counts in no look; the phase's deadline is for pools that hang.
-LONGEST = timedelta(seconds=60)
 # Tag of a version that was taken back; its alias may go on naming it.
 ROLLED_BACK = "rolled_back"
 # Rows of one question past the gateway: no package's largest batch is smaller.
@@ -99,19 +93,20 @@ class Driver:
     now: Callable[[], datetime] = _utc_now
     pause: Callable[[float], None] = time.sleep
     loaded_at: datetime | None = None
-    _began: datetime | None = None
     show: Callable[[Rollout], None] = _nobody
-    _since: datetime | None = None
+    watch: Watch = field(init=False)
     _served: dict[str, ServedCounts] = field(default_factory=dict)
     _agreement: Agreement | None = None
-    _cells: Cells | None = None
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.traffic, self._cells)
 
     def drive(self, rollout: Rollout) -> Rollout:
         """Until the rollout has ended and what follows its end is done. `ServingError` when somebody else drives."""
         rollout = self._save(rollout)
         while not rollout.ended:
             before = rollout
-            rollout = self._save(step(rollout, self._tried(rollout), self.now()))
+            rollout = self._save(self._next(rollout))
             if (before.phase, before.rung) != (rollout.phase, rollout.rung):
                 self.say(rollout.diary[-1][1])
             self.show(rollout)
@@ -137,6 +132,20 @@ class Driver:
         except Conflict as error:
             raise ServingError(f"{rollout.model}: another driver has taken over this rollout: {error}") from error
         return rollout
+
+    def _next(self, rollout: Rollout) -> Rollout:
+        """A defect of ours must not leave clients where they are: with nobody to look, the champion is the safe place.
+
+        Left to the next driver it would happen again, and no deadline would ever be met.
+        """
+        try:
+            return step(rollout, self._tried(rollout), self.now())
+        except Exception as error:
+            self.say(f"{rollout.phase}: {traceback.format_exc()}")
+            self.pause(0.5)
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            told = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+            return step(rollout, Abort(f"the driver failed: {told}", Verdict.ERROR), self.now())
 
     def _tried(self, rollout: Rollout) -> Event:
         """What can't be done now is tried again until the phase's deadline, which rolls back."""
@@ -212,7 +221,7 @@ class Driver:
         except GatewayError as error:
             self.pause(0.5)
             return WeightsFailed(str(error))
-        self._began = self._since = self.now() + SETTLE
+        self.watch.restart(self.now())
         self._served = {}
         return WeightsConfirmed()
 
@@ -237,7 +246,7 @@ class Driver:
         The gateway drops the answers to its copies, so these are asked for again, past it.
         """
         self.traffic.flush()
-        logged = self.traffic.answers_seen(rollout.model, self._since or self.now() - LOG_LAG)
+        logged = self.traffic.answers_seen(rollout.model, self.watch.since or self.now() - LOG_LAG)
         scorer = Scorer(self.lineage.onnx(rollout.model, rollout.version))
         missing = [name for name in scorer.features if name not in logged]
         rows = logged if missing else logged.dropna(subset=list(scorer.features))
@@ -265,52 +274,10 @@ class Driver:
         first = self._served.setdefault(pool, counts)
         return counts.success - first.success, counts.fail - first.fail
 
-    def _seen(self, rollout: Rollout, since: datetime) -> pd.DataFrame:
-        if rollout.settings.sticky_header is None:
-            return self.traffic.access_seen(rollout.model, since)
-        everything = self.traffic.access_seen(rollout.model, rollout.started_at)
-        rows = first_events(everything[everything["pool"] != ""], rollout.slow_ms, rollout.challenger_pool)
-        return rows[rows["seen_at"] >= pd.Timestamp(since)]
-
     def _look(self, rollout: Rollout) -> Event:
         self.pause(1.0)
         self.traffic.flush()
-        since = self._since or self.now() + SETTLE  # a resumed driver counts from now: nothing twice
-        self._began = self._began or since
-        until = self.now() - LOG_LAG
-        self._since = max(since, until)
-        if until <= since or rollout.champion_pool is None:
-            return Tick()
-        rows = due(self._seen(rollout, max(self._began, since - LONGEST)), since, until)
-        logged, seconds = self._logged(rollout, since, until), (until - since).total_seconds()
-        if not rollout.needed:
-            return Observed(*self._counted(rollout, rows, share(rollout), seconds, logged))
-        favours = rows["cell"].isin([str(cell) for cell in rollout.needed])
-        # One look in two parts: each has its part of the seconds, so that both together have them once.
-        named_s = seconds * float(favours.mean()) if len(rows) else 0.0
-        part, others = rollout.settings.coverage.need_percent / 100, rows[~favours]
-        rest = self._counted(rollout, others, share(rollout), seconds - named_s, _of(logged, others))
-        return Observed(*rest, self._counted(rollout, rows[favours], part, named_s, _of(logged, rows[favours])))
+        return self.watch.look(rollout, self.now())
 
-    def _logged(self, rollout: Rollout, since: datetime, until: datetime) -> pd.DataFrame | None:
-        """Answers of the same look; None where no coverage is asked for, or the challenger is alone."""
-        if rollout.coverage is None or not 0 < share(rollout) < 1:
-            return None
-        logged = self.traffic.answers_seen(rollout.model, since)
-        return logged[logged["seen_at"] < pd.Timestamp(until)]
-
-    def _counted(
-        self, rollout: Rollout, rows: pd.DataFrame, part: float, seconds: float, logged: pd.DataFrame | None
-    ) -> tuple[Look, Seen | None]:
-        """The look of these access rows, and of these answers by cell."""
-        look = count(rows, part, rollout.challenger_pool, str(rollout.champion_pool), rollout.slow_ms, seconds)
-        if logged is None:
-            return look, None
-        if self._cells is None:
-            self._cells = Cells.from_bytes(self.store.get(rollout.cells))
-        return look, tally(logged, self._cells, part, rollout.version, share(rollout))
-
-
-def _of(logged: pd.DataFrame | None, rows: pd.DataFrame) -> pd.DataFrame | None:
-    """The answers of these requests."""
-    return None if logged is None else logged[logged["request_id"].isin(rows["request_id"])]
+    def _cells(self, rollout: Rollout) -> Cells:
+        return Cells.from_bytes(self.store.get(rollout.cells))

@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 WORSE = (1.2, 1.5, 2.0, 3.0, 5.0)
 # What a harmless challenger's rate may be, relative to the champion's.
 ALIKE = (1.0, 0.9, 0.7, 0.5)
+# The same where fewer events are harm: parts of the least that is tolerated.
+FEWER = (0.5, 0.65, 0.8, 0.9)
 # How far from the assigned odds a broken split may lie.
 ODDS = (0.5, 0.8, 1.25, 2.0)
 # What a healthy challenger's rate may be, relative to the highest allowed.
@@ -82,6 +84,18 @@ def non_inferiority(share: ArrayLike, canary: ArrayLike, baseline: ArrayLike, to
     return relative(share, canary, baseline, null, tuple(min(alike, 0.9 * null) for alike in ALIKE))
 
 
+def loss(share: ArrayLike, canary: ArrayLike, baseline: ArrayLike, tolerance: float) -> Floats:
+    """Against 'the canary's events are at least (1 - tolerance) times as frequent': `harm` where events are wanted."""
+    null = 1 - tolerance
+    return relative(share, canary, baseline, null, tuple(null * part for part in FEWER))
+
+
+def no_loss(share: ArrayLike, canary: ArrayLike, baseline: ArrayLike, tolerance: float) -> Floats:
+    """Against 'the canary's events are at most (1 - tolerance) times as frequent'. The mirror image of `loss`."""
+    null = 1 - tolerance
+    return relative(share, canary, baseline, null, tuple(max(1 / alike, null / 0.9) for alike in ALIKE))
+
+
 def sample_ratio(share: ArrayLike, canary: ArrayLike, baseline: ArrayLike) -> Floats:
     """Against 'requests fall on the canary with the assigned share', from the requests themselves; two-sided."""
     return relative(share, canary, baseline, 1.0, ODDS)
@@ -101,25 +115,29 @@ def excess(bad: ArrayLike, total: ArrayLike, max_rate: float) -> Floats:
     return absolute(bad, total, max_rate, tuple(min(max_rate * (1 + worse), 0.99) for worse in WORSE))
 
 
-def detectable_ratio(rate: float, share: float, requests: int, tolerance: float, alpha: float) -> float | None:
+def detectable_ratio(
+    rate: float, share: float, requests: int, tolerance: float, alpha: float, *, fewer: bool = False
+) -> float | None:
     """Smallest true ratio p_canary / p_baseline that `harm` finds, on average, within `requests` of both arms.
 
-    rate: the baseline's. None: not even a canary that always fails. The growth of log E at ratio r is the
-    Kullback-Leibler divergence per event; log E must pay for the choice among the alternatives as well.
+    rate: the baseline's. fewer: the largest that `loss` finds. None: not even a canary that always, or never, has the
+    event. The growth of log E at ratio r is the Kullback-Leibler divergence per event; log E must pay for the choice
+    among the alternatives as well.
     """
     if not 0 < share < 1 or not 0 < rate < 1:
         return None
-    needed, null = math.log(len(WORSE) / alpha), 1 + tolerance
+    needed = math.log(len(FEWER if fewer else WORSE) / alpha)
+    null, farthest = (1 - tolerance, 1e-9) if fewer else (1 + tolerance, 1 / rate)
 
     def grown(ratio: float) -> float:
         theta, theta_null = (share * r / (share * r + 1 - share) for r in (ratio, null))
         divergence = theta * math.log(theta / theta_null) + (1 - theta) * math.log((1 - theta) / (1 - theta_null))
         return requests * rate * (share * ratio + 1 - share) * divergence
 
-    low, high = null, 1 / rate
-    if high <= low or grown(high) < needed:
+    near, far = null, farthest
+    if (far <= near and not fewer) or grown(far) < needed:
         return None
     for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if grown(middle) >= needed else (middle, high)
-    return high
+        middle = (near + far) / 2
+        near, far = (near, middle) if grown(middle) >= needed else (middle, far)
+    return far

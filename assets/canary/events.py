@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from assets.canary.coverage import Seen
-from assets.canary.guards import Look
+from assets.canary.looks import Look
+from assets.canary.outcomes import Span
 from assets.verdict import Verdict
 
 
@@ -52,11 +53,13 @@ class MirrorSeen:
 class Observed:
     """What ended since the last look, under weights that were confirmed before it began; seen: by cell, where the
     spec asks for coverage. needed: the same of requests that named a cell in need, which had a share of their own.
+    span: when these requests were assigned, while both versions served.
     """
 
     look: Look
     seen: Seen | None = None
     needed: tuple[Look, Seen | None] | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

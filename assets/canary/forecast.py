@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from assets.canary import eprocess
-from assets.canary.coverage import requests_needed, shares
+from assets.canary.curves import requests_needed, shares
 from assets.canary.eprocess import detectable_ratio
-from assets.canary.guards import clean_requests_needed, slow_weight
+from assets.canary.evidence import clean_requests_needed, safe
+from assets.canary.guards import slow_weight
 from assets.canary.rollout import Phase, Rollout, share
 from assets.canary.settings import MIRROR, CanarySettings
 
@@ -102,6 +103,8 @@ def expected_seconds(rollout: Rollout) -> float | None:
     ahead = [part for part in rungs if part > share(rollout)]
     left = max(settings.requests_per_rung - rollout.rung_requests, 0) + settings.requests_per_rung * len(ahead)
     if rollout.phase is not Phase.PROMOTING:
+        if settings.outcome.required and not safe(rollout.guards, settings):
+            return None  # labels come when they come
         proofs = [clean_requests_needed(rollout.guards, name, settings) for name in ("errors", "slow")]
         proofs.append(_left_to_cover(rollout))
         if None in proofs:

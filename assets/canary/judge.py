@@ -6,15 +6,19 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from assets.canary.coverage import curve, told, waits_for
+from assets.canary.coverage import curve
 from assets.canary.eprocess import detectable_ratio
-from assets.canary.guards import Guards, evidence, last, trace
+from assets.canary.evidence import evidence
+from assets.canary.guards import Guards, last, trace
 from assets.canary.rollout import Phase, Rollout
-from assets.canary.settings import MIRROR, CanarySettings
+from assets.canary.settings import MIRROR, CanarySettings, OutcomeSettings
+from assets.canary.standing import told, waits_for
 from assets.canary.step import mirror_budget, stands
 from assets.decision import Decision, Evidence
 from assets.verdict import Verdict
 
+# The harm of an outcome may be that there are fewer.
+CHANGE = {"business": "change"}
 # Of the evidence about slow requests.
 UNIT = "a look: slow requests come in bursts that one pool has to itself, however many are in one it counts once"
 
@@ -111,12 +115,23 @@ def detectable(guards: Guards, settings: CanarySettings) -> dict[str, float | No
         total = sum(look.requests for look in compared)
         share = sum(look.share * look.requests for look in compared) / total if total else 0.0
         found[name] = detectable_ratio(rate, share, total, tolerance, alpha)
-    return found
+    return found | ({"business": _detectable_outcome(guards, settings.outcome)} if settings.outcome.judged else {})
+
+
+def _detectable_outcome(guards: Guards, asked: OutcomeSettings) -> float | None:
+    parts = guards.outcomes
+    champion, events = (sum(getattr(part, name) for part in parts) for name in ("baseline", "baseline_events"))
+    total = sum(part.canary + part.baseline for part in parts)
+    if not champion:
+        return None
+    share = sum(part.share * (part.canary + part.baseline) for part in parts) / total
+    rate = max(events, 0.5) / champion
+    return detectable_ratio(rate, share, total, asked.tolerance, asked.alpha, fewer=asked.harm == "fewer")
 
 
 def _detectable_sentence(rollout: Rollout) -> str:
     said = [
-        f"{name} {ratio:.1f} times as frequent" if ratio else f"no increase of {name}"
+        f"{name} {ratio:.1f} times as frequent" if ratio else f"no {CHANGE.get(name, 'increase')} of {name}"
         for name, ratio in detectable(rollout.guards, rollout.settings).items()
     ]
     return f"these would have shown {' and '.join(said)}"
@@ -131,6 +146,8 @@ def _details(rollout: Rollout) -> dict[str, Any]:
         "errors_safe": settings.alpha_non_inferiority,
         "slow_safe": settings.alpha_non_inferiority,
     }
+    if settings.outcome.judged:
+        bounds |= {"business": settings.outcome.alpha, "business_safe": settings.alpha_non_inferiority}
     rungs = [
         {
             "percent": round(100 * look.share),
@@ -154,6 +171,7 @@ def _details(rollout: Rollout) -> dict[str, Any]:
         },
         "detectable_ratio": detectable(rollout.guards, settings),
         "coverage": _seen(rollout),
+        "outcomes": [asdict(part) for part in rollout.guards.outcomes] if settings.outcome.judged else None,
         "slow_ms": rollout.slow_ms,
         "slow_unit": UNIT if rollout.guards.bursts else "a request",
         "seconds": (rollout.phase_at - rollout.started_at).total_seconds(),

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from assets.canary.forecast import expected_seconds
-from assets.canary.picture import GUARDS, PROOFS, rung_starts
+from assets.canary.picture import GUARDS, PROOFS, drawn, rung_starts
 from assets.canary.rollout import Rollout
 from assets.decision import Decision
 
@@ -41,6 +41,7 @@ def page(rollout: Rollout, decision: Decision, latency: Mapping[str, Mapping[str
         _section("Harmlessness: log E, promoted once both curves pass their bounds", _logs(details, PROOFS)),
         _section("Rungs and split", _rungs(details["rungs"])),
         _section("Coverage of the feature space", _coverage(details["coverage"])),
+        _section("Business outcome, of requests whose label is known", _outcomes(details["outcomes"])),
         _section("Latency, as clients saw it", _latency(latency or {}, rollout)),
         _section("Events", _table(("", ""), [(f"{at:%H:%M:%S}", text) for at, text in rollout.diary])),
     ]
@@ -121,10 +122,19 @@ def _coverage(found: Mapping[str, Any] | None) -> str:
     return _table(head, rows) + (bars if most else "")
 
 
+def _outcomes(found: Sequence[Mapping[str, Any]] | None) -> str:
+    if found is None:
+        return "<p>The spec asks for none.</p>"
+    head = ("assigned at", "challenger's labels", "events", "champion's labels", "events")
+    columns = ("canary", "canary_events", "baseline", "baseline_events")
+    return _table(head, [(f"{100 * part['share']:.0f} %", *(part[name] for name in columns)) for part in found])
+
+
 def _logs(details: Mapping[str, Any], colours: Mapping[str, str]) -> str:
     path, bounds = details["path"], details["log_e"]
     if not path["requests"]:
         return "<p>no request yet</p>"
+    colours = drawn(colours, path)
     limits = {name: float(bounds[name]["bound"]) for name in colours}
     # Far below its start a curve says no more than that it is far below.
     curves = [(name, colour, [max(y, -2 * limits[name]) for y in path[name]]) for name, colour in colours.items()]

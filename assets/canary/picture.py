@@ -6,8 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 WIDTH, HEIGHT = 240, 48
-GUARDS = {"errors": "#c00", "slow": "#c70", "sample_ratio": "#07a"}
-PROOFS = {"errors_safe": "#c00", "slow_safe": "#c70"}
+GUARDS = {"errors": "#c00", "slow": "#c70", "sample_ratio": "#07a", "business": "#808"}
+PROOFS = {"errors_safe": "#c00", "slow_safe": "#c70", "business_safe": "#808"}
+
+
+def drawn(colours: Mapping[str, str], path: Mapping[str, Any]) -> dict[str, str]:
+    """Of these curves those that the record has: the spec may ask for no business outcome."""
+    return {name: colour for name, colour in colours.items() if name in path}
 
 
 def sparkline(details: Mapping[str, Any]) -> str:
@@ -19,7 +24,7 @@ def sparkline(details: Mapping[str, Any]) -> str:
     if not path["requests"]:
         return "_no request yet_"
     lines = []
-    for name, colour in GUARDS.items():
+    for name, colour in drawn(GUARDS, path).items():
         bound = float(bounds[name]["bound"])
         share = [min(max(value / bound, 0.0), 1.1) for value in _thinned(path[name], 16)]
         step = WIDTH / max(len(share) - 1, 1)
@@ -40,7 +45,7 @@ def figure(details: Mapping[str, Any]) -> bytes:
     canvas = Figure(figsize=(8, 5.5), layout="constrained")
     above, below = canvas.subplots(2, 1, sharex=True)
     for axes, curves, title in ((above, GUARDS, "harm: log E"), (below, PROOFS, "harmless: log E")):
-        for name, colour in curves.items():
+        for name, colour in drawn(curves, path).items():
             bound = float(bounds[name]["bound"])
             # Far below its start a curve says no more than that it is far below.
             axes.plot(path["requests"], [max(y, -2 * bound) for y in path[name]], color=colour, label=name)

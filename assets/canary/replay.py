@@ -56,6 +56,7 @@ def _at_its_start(kept: Rollout) -> Rollout:
         reason="",
         diary=(),
         coverage=coverage,
+        spans=(),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 from assets.canary.coverage import Coverage
 from assets.canary.events import MirrorSeen
 from assets.canary.guards import Guards
+from assets.canary.outcomes import Span
 from assets.canary.settings import MIRROR, CanarySettings
 from assets.verdict import Verdict
 
@@ -40,7 +41,8 @@ class Rollout:
     (aliases, record) is done as well. partition: Dagster's, of the run that began it. reverted_at: when
     somebody ordered the promoted version back, within the rollback window. rehearsal: the champion as its own
     challenger, taken back instead of promoted. coverage: None where the spec asks for none; cells: key of the cells
-    that it counts; needed: cells whose requests the gateway favours now.
+    that it counts; needed: cells whose requests the gateway favours now. spans: when requests were assigned at which
+    share, for outcomes that become known later.
     """
 
     model: str
@@ -71,6 +73,7 @@ class Rollout:
     coverage: Coverage | None = None
     cells: str = ""
     needed: tuple[int, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def first_release(self) -> bool:
@@ -97,6 +100,7 @@ class Rollout:
             "guards": self.guards.to_dict(),
             "mirrored": asdict(self.mirrored),
             "needed": list(self.needed),
+            "spans": [[span.share, span.start.isoformat(), span.end.isoformat()] for span in self.spans],
             "coverage": None if self.coverage is None else self.coverage.to_dict(),
             "verdict": None if self.verdict is None else self.verdict.name,
             "diary": [[at.isoformat(), text] for at, text in self.diary],
@@ -115,11 +119,16 @@ class Rollout:
                 "guards": Guards.from_dict(value["guards"]),
                 "mirrored": MirrorSeen(**value["mirrored"]),
                 "needed": tuple(value.get("needed", ())),
+                "spans": tuple(_span(*kept) for kept in value.get("spans", ())),
                 "coverage": Coverage.from_dict(value["coverage"]) if value.get("coverage") else None,
                 "verdict": None if value["verdict"] is None else Verdict[value["verdict"]],
                 "diary": tuple((datetime.fromisoformat(at), text) for at, text in value["diary"]),
             }
         )
+
+
+def _span(share: float, start: str, end: str) -> Span:
+    return Span(share, datetime.fromisoformat(start), datetime.fromisoformat(end))
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -71,6 +71,47 @@ class CoverageSettings(BaseModel):
         return (self.covered[at], self.could_fail[at]) if self.cells and at >= 0 else None
 
 
+class OutcomeSettings(BaseModel):
+    """What becomes of a request, by the label that is known of it while the rollout runs. Off unless `event` is set:
+    most labels come days later, and the drift detector judges those.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    event: Literal["none", "label_0", "label_1", "wrong"] = Field(
+        default="none",
+        description="What is counted of requests with a label: that it is 0, that it is 1, or that the answer was "
+        "wrong by more than wrong_by.",
+    )
+    harm: Literal["more", "fewer"] = Field(
+        default="more", description="Which change of these events is harm: 'fewer' where they are sales."
+    )
+    wrong_by: float = Field(
+        default=0.5, gt=0, description="Distance of answer and label beyond which an answer is wrong."
+    )
+    alpha: float = Field(default=0.015, gt=0, lt=0.5, description="Chance of a false rollback by the outcome.")
+    tolerance: float = Field(
+        default=0.0, ge=0, lt=1, description="Change for the worse, as a part of the champion's rate, that is no harm."
+    )
+    required: bool = Field(
+        default=False,
+        description="Promote only once the outcome is proven harmless; hold_deadline_s has to leave time for labels.",
+    )
+    non_inferiority_tolerance: float = Field(
+        default=0.2, gt=0, lt=1, description="Change for the worse that this proof excludes."
+    )
+
+    @property
+    def judged(self) -> bool:
+        return self.event != "none"
+
+    @model_validator(mode="after")
+    def _nothing_is_required_of_no_event(self) -> Self:
+        if self.required and not self.judged:
+            raise ValueError("required = true, event = none: name the event that has to be proven harmless")
+        return self
+
+
 class CanarySettings(BaseModel):
     """Defaults: statistics of design section 4. A rollout keeps the settings it began with."""
 
@@ -132,6 +173,7 @@ class CanarySettings(BaseModel):
     )
 
     coverage: CoverageSettings = CoverageSettings()
+    outcome: OutcomeSettings = OutcomeSettings()
 
     kill_share: float = Field(
         default=0.2, gt=0, le=1, description="Error share, in excess of the champion's, that ends a rollout at once."
@@ -167,6 +209,9 @@ class CanarySettings(BaseModel):
         if self.coverage.need_percent and self.sticky_header:
             told = f"sticky_header = {self.sticky_header!r}, coverage.need_percent = {self.coverage.need_percent}"
             raise ValueError(f"{told}: favoured requests would move their users, choose one of the two")
+        if self.coverage.need_percent and self.outcome.judged:
+            told = f"outcome.event = {self.outcome.event}, coverage.need_percent = {self.coverage.need_percent}"
+            raise ValueError(f"{told}: favoured requests have a share of their own, choose one of the two")
         if len(percents) < 2:
             raise ValueError(f"ladder = {list(self.ladder)}: a rung below 100 is needed to compare with the champion")
         return self

@@ -9,7 +9,7 @@ A first release has no champion to compare with: LOADING -> PROMOTING -> PROMOTE
 from dataclasses import replace
 from datetime import datetime
 
-from assets.canary.coverage import Coverage, Standing, standing, waits_for
+from assets.canary.coverage import Coverage
 from assets.canary.events import (
     Abort,
     Event,
@@ -20,9 +20,12 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import Look, evidence, safe
+from assets.canary.evidence import evidence, safe
+from assets.canary.looks import Look
+from assets.canary.outcomes import extended
 from assets.canary.rollout import Phase, Rollout, in_need, noted, overdue, share
 from assets.canary.settings import MIRROR, CanarySettings
+from assets.canary.standing import Standing, standing, waits_for
 from assets.verdict import Verdict
 
 # The end of a rehearsal that went well.
@@ -83,7 +86,8 @@ def _looked(rollout: Rollout, seen: Observed) -> Rollout:
     for look, cells in ((seen.look, seen.seen), *([seen.needed] if seen.needed else [])):
         guards = guards.update(look)
         coverage = coverage.plus(cells) if coverage and cells else coverage
-    return replace(rollout, guards=guards, coverage=coverage)
+    spans = extended(rollout.spans, seen.span) if seen.span else rollout.spans
+    return replace(rollout, guards=guards, coverage=coverage, spans=spans)
 
 
 def _rerouted(rollout: Rollout) -> Rollout:
@@ -200,7 +204,10 @@ def _waiting(rollout: Rollout) -> str:
         case Phase.HOLDING:
             if unseen := uncovered(rollout):
                 return unseen
-            return f"harmlessness is not proven, {rollout.guards.canary_requests} challenger requests seen,"
+            told = f"{rollout.guards.canary_requests} challenger requests seen"
+            if rollout.settings.outcome.required:
+                told += f", the outcome of {sum(part.canary for part in rollout.guards.outcomes)} known"
+            return f"harmlessness is not proven, {told},"
         case Phase.ADVANCING | Phase.PROMOTING if rollout.confirmed:
             needed = rollout.settings.requests_per_rung
             if rollout.rung_requests >= needed and (unseen := uncovered(rollout)):

@@ -6,54 +6,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from itertools import cycle
 from typing import Any
-
-import pandas as pd
 
 from assets.canary.driver import load
 from assets.canary.rollout import Phase, Rollout
-from assets.profile.package import build_probe, package_files
-from assets.profile.serving_config import serving_config, starting_choice
-from assets.scoring import score
-from pipelines.demo.clients import Clients, Pace, by_day
-from pipelines.demo.damage import Damaged, damaged
+from pipelines.demo.clients import Clients, Pace
 from pipelines.demo.loops import CANARY
-from pipelines.demo.story import END_OF_DATA, HINDSIGHT, MODEL, START, Stage, first_release, put_sources, weeks_until
-from pipelines.environments import Ports, ports
+from pipelines.demo.scene import Scene, publish_challenger, send_until_done, set_scene
+from pipelines.demo.story import MODEL, START, Stage, weeks_until
+from pipelines.environments import Ports
 from pipelines.jobs import job_name
-from pipelines.launch import DONE, Webserver
-from pipelines.spec import ModelSpec, load_spec
 from resources.envoy_config import ROUTES_FILE
 from resources.envoy_routes import routes
 from resources.errors import StackError
-from resources.features import FeatureRegistry, FeatureSet, read
 from resources.gateway import Split, read_splits
 from resources.local.ledger import Ledger
 from resources.local.processes import tree
-from resources.packages import render_config
-from resources.releases import publish_signed
 
-WEEK = timedelta(days=7)
-# The challenger of 'errors' fails on the farthest flights, this share of them.
-FAILING, FEATURE = 0.1, "distance"
 # What the broken gateway gives the challenger, whatever is asked of it.
 DELIVERED = 40
-PATIENCE_S = 300.0
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A champion that serves, and a year of requests for it. flights: sorted by time, from a week before START."""
-
-    stage: Stage
-    doors: Ports
-    spec: ModelSpec
-    features: FeatureSet
-    webserver: Webserver
-    flights: pd.DataFrame
 
 
 def run(stage: Stage, kind: str) -> dict[str, Any]:
@@ -61,23 +33,11 @@ def run(stage: Stage, kind: str) -> dict[str, Any]:
     return roll_out(set_scene(stage), kind)
 
 
-def set_scene(stage: Stage) -> Scene:
-    """Source data and a first release, as in the whole demo."""
-    doors = ports(stage.where)
-    spec = load_spec(stage.where.models / MODEL / "model.yaml")
-    features = FeatureRegistry.load(spec.features).resolve(spec.feature_set, START)
-    webserver = Webserver(stage.dagster)
-    put_sources(doors.store, stage.say)
-    flights = read(features, doors.store, START - WEEK, END_OF_DATA, HINDSIGHT)
-    first_release(webserver, spec, stage.say)
-    return Scene(stage, doors, spec, features, webserver, flights)
-
-
 def roll_out(scene: Scene, kind: str) -> dict[str, Any]:
     """Publish the bad challenger, launch its rollout, send traffic until that has ended."""
     stage, doors, spec, webserver = scene.stage, scene.doors, scene.spec, scene.webserver
     champion = doors.lineage.version_of(MODEL, "champion")
-    version = _challenger(kind, scene)
+    version = publish_challenger(kind, scene)
     stage.say(f"challenger {version} is published: sabotage {kind!r}")
     (week,) = weeks_until(spec, START + timedelta(days=1))
     tags = {"model": MODEL, "trigger": f"sabotage {kind}", "rollout/model": MODEL}
@@ -87,7 +47,7 @@ def roll_out(scene: Scene, kind: str) -> dict[str, Any]:
             job_name("improve", spec.cadence), [[MODEL, "canary_rollout"]], week.partition, tags
         )
         stage.say(f"rollout on live traffic: {webserver.page(launched)}")
-        _traffic(clients, scene, launched)
+        send_until_done(clients, scene, launched)
     time.sleep(1.5)  # the gateway sends its records twice a second
     doors.traffic.flush()
     found = load(doors.store, MODEL)
@@ -125,64 +85,6 @@ def _caught(rollout: Rollout, doors: Ports) -> dict[str, Any]:
         },
         "events": [[at.isoformat(), text] for at, text in rollout.diary],
     }
-
-
-def _traffic(clients: Clients, scene: Scene, launched: str) -> None:
-    """Day after day of four weeks, again and again until the run has ended."""
-    stage, webserver, flights = scene.stage, scene.webserver, scene.flights
-    deadline = time.monotonic() + PATIENCE_S
-    times = flights["event_time"]
-    for day, rows in cycle(list(by_day(flights[(times >= START) & (times < START + 4 * WEEK)]))):
-        clients.send(rows)
-        stage.progress(day, len(rows))
-        status = webserver.status(launched)
-        if status in DONE:
-            return
-        if time.monotonic() > deadline:
-            raise StackError(f"the rollout is {status} after {PATIENCE_S:.0f} s: see {webserver.page(launched)}")
-
-
-def _challenger(kind: str, scene: Scene) -> int:
-    """Register, package, sign and publish it, as any other version; its number."""
-    doors, spec, features = scene.doors, scene.spec, scene.features
-    before = scene.flights[scene.flights["event_time"] < START]
-    champion = doors.lineage.version_of(MODEL, "champion")
-    assert champion is not None
-    marks = doors.lineage.tags(MODEL, champion.version)
-    limit = float(before[FEATURE].quantile(1 - FAILING))
-    bad = damaged(kind, doors.lineage.onnx(MODEL, champion.version), FEATURE, limit)
-    made = doors.lineage.register(
-        MODEL,
-        bad.registered,
-        dagster_run_id=f"sabotage {kind}",
-        snapshot_digest=marks.get("dataset.digest", ""),
-        snapshot_uri="",
-        tags={"sabotage": kind},
-    )
-    doors.lineage.set_alias(MODEL, "challenger", made.version)
-    rows = before[before[FEATURE] <= limit].dropna(subset=list(features.features)).tail(spec.profile.probe_rows)
-    files = _package(bad, made.version, made.run_id, spec, features, rows)
-    publish_signed(doors.store, MODEL, made.version, files, doors.signing_key)
-    return made.version
-
-
-def _package(
-    bad: Damaged, version: int, run_id: str, spec: ModelSpec, features: FeatureSet, rows: pd.DataFrame
-) -> dict[str, bytes]:
-    """Its probe was made from what it holds: nothing but live traffic shows what is wrong with it."""
-    choice = {**starting_choice(spec.profile), **bad.choice}
-    probe = build_probe(rows, features.features, score(bad.packaged, rows, features.features))
-    config = render_config(serving_config(MODEL, features.features, choice, version=version))
-    return package_files(
-        MODEL,
-        version,
-        bad.packaged,
-        config,
-        probe,
-        snapshot_digest="",
-        mlflow_run_id=run_id,
-        profile={"choice": choice},
-    )
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from assets.canary.coverage import expected, lowest, reached, requests_needed, shares
+from assets.canary.curves import expected, lowest, reached, requests_needed, shares
 from assets.cells import build_cells
 from tests import need_based
 from tests.bench.lines import Line, at_least, at_most

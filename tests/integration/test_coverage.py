@@ -1,9 +1,7 @@
 """Coverage and the page of a rollout on the real stack: the champion's own file as challenger, under live traffic."""
 
 import json
-import os
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 from urllib.request import urlopen
 
@@ -13,15 +11,11 @@ from assets.canary.driver import load
 from assets.canary.replay import same
 from assets.canary.rollout import Phase
 from assets.cells import Cells, cells_key
-from pipelines import local
-from pipelines.demo import sabotage
 from pipelines.demo.clients import Clients, Pace
 from pipelines.demo.loops import CANARY
-from pipelines.demo.sabotage import Scene, set_scene
-from pipelines.demo.story import MODEL, START, Stage, weeks_until
-from pipelines.environments import enter
-from pipelines.jobs import job_name
-from resources.local.stack import down, up
+from pipelines.demo.scene import Scene, publish_challenger, send_until_done
+from pipelines.demo.story import MODEL, START
+from tests.demo_scene import launched_rollout, running_scene
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 OBSERVED = """
@@ -32,29 +26,17 @@ query Seen($key: AssetKeyInput!) { assetOrError(assetKey: $key) { ... on Asset {
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    home, before = tmp_path_factory.mktemp("coverage"), dict(os.environ)
-    try:
-        up(home, local.blueprint(home, local.SERVERS), report=lambda *_: None)
-        addresses = local.read_addresses(home)
-        where = enter(local.stack_environment(addresses, home))
-        yield set_scene(Stage(where, addresses.gateway, addresses.url("dagster-webserver"), print, lambda *_: None))
-    finally:
-        down(home, local.strays(home))
-        os.environ.clear()
-        os.environ.update(before)
+    with running_scene(tmp_path_factory.mktemp("coverage")) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def ended(scene: Scene) -> dict[str, Any]:
     """The record of an A/A rollout, and its run's id in Dagster."""
-    version = sabotage._challenger("crash", scene)  # an undamaged one, which nobody kills here
-    (week,) = weeks_until(scene.spec, START + timedelta(days=1))
-    tags = {"model": MODEL, "trigger": "test", "rollout/model": MODEL}
+    version = publish_challenger("crash", scene)  # an undamaged one, which nobody kills here
     with Clients(scene.stage.gateway, MODEL, scene.features.features, Pace(CANARY)) as clients:
-        run = scene.webserver.launch(
-            job_name("improve", scene.spec.cadence), [[MODEL, "canary_rollout"]], week.partition, tags
-        )
-        sabotage._traffic(clients, scene, run)
+        run = launched_rollout(scene)
+        send_until_done(clients, scene, run)
     assert scene.webserver.status(run) == "SUCCESS"
     found = load(scene.doors.store, MODEL)
     assert found is not None

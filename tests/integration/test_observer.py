@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,8 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from assets.canary.guards import count
+from assets.canary.looks import count
+from resources.envoy_front import Front, write_front
 from resources.errors import TrafficError
 from resources.gateway import Split
 from resources.store import S3Store
@@ -414,3 +415,35 @@ def _pump(source: Any, target: Any) -> None:
         return
     finally:
         target.close()
+
+
+def test_what_the_limit_refuses_is_in_the_log_and_counted_though_no_pool_saw_it(
+    tmp_path_factory: pytest.TempPathFactory, store: S3Store
+) -> None:
+    folder, asked = tmp_path_factory.mktemp("refused"), 12
+    with ExitStack() as stack:
+        write_front(folder, Front(requests_per_s=2))
+        edge = stack.enter_context(running_edge(folder))
+        stack.callback(stop, start_pool(folder, edge.pools["blue"], "1"))
+        observer = stack.enter_context(running_observer(folder, edge, store, *EVENT_TIME))
+        address = f"127.0.0.1:{edge.client}"
+        clients = httpclient.InferenceServerClient(address), grpcclient.InferenceServerClient(address)
+        limited = Site(folder, edge, observer, Traffic(store, observer.url), *clients)
+        edge.gateway.set_split("refused", Split({"blue": 100}))
+        for _ in range(asked):
+            for protocol in ("http", "grpc"):
+                with suppress(InferenceServerException):
+                    limited.ask(protocol, "refused")
+        limited.traffic.flush()
+        access = limited.traffic.access("refused", *ALWAYS)
+        served, refused = access[access["pool"] == "blue"], access[access["pool"] == ""]
+        assert (len(access), len(served)) == (2 * asked, edge.count("blue"))
+        assert len(refused) >= asked
+        assert not refused["ok"].any()
+        assert set(zip(refused["protocol"], refused["code"], refused["grpc_status"], strict=True)) == {
+            ("http", 429, 0),
+            ("grpc", 200, 8),
+        }
+        assert len(limited.traffic.answers("refused", *ALWAYS)) == len(served)
+        told = urlopen(f"{observer.url}/metrics", timeout=10).read().decode()
+        assert f'trimtab_requests_total{{model="refused",ok="false",pool=""}} {len(refused)}.0' in told

@@ -1,20 +1,27 @@
 """Rollouts on real servers whose drivers and challengers are killed on the way."""
 
+import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from assets.canary.driver import load
+from assets.canary.judge import judge
 from assets.canary.lease import orphaned
+from assets.canary.replay import same
 from assets.canary.rollout import Phase, Rollout
-from assets.canary.settings import CanarySettings
+from assets.canary.settings import CanarySettings, OutcomeSettings
 from resources.errors import ServingError
 from resources.store import S3Store
 from resources.traffic import Traffic
@@ -128,6 +135,49 @@ def test_clients_notice_nothing_of_a_challenger_that_crashes_and_it_is_rolled_ba
     assert ended.phase is Phase.ROLLED_BACK
     assert site.champion == champion
     assert told.served > 500
+    assert told.failed == 0, told.failures
+
+
+@contextmanager
+def labels_coming(site: Site, chances: dict[str, float]) -> Iterator[None]:
+    """A label for each answer within a second, 1 with the chance of the pool that gave it."""
+    over, began, known, rng = threading.Event(), datetime.now(UTC), set[str](), np.random.default_rng(4)
+
+    def label() -> None:
+        while not over.wait(0.5):
+            access, answers = (read(MODEL, began) for read in (site.traffic.access_seen, site.traffic.answers_seen))
+            fresh = access[["request_id", "pool"]].merge(answers[["request_id", "key"]], on="request_id")
+            fresh = fresh[~fresh["key"].isin(known)]
+            if len(fresh):
+                known.update(fresh["key"])
+                bad = rng.random(len(fresh)) < fresh["pool"].map(chances).to_numpy(dtype=float)
+                told = pd.DataFrame({"key": fresh["key"], "label": bad.astype(float), "known_at": datetime.now(UTC)})
+                site.traffic.put_labels(MODEL, told)
+
+    thread = threading.Thread(target=label, name="labels", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("times", "phase"), [(1.0, Phase.PROMOTED), (2.0, Phase.ROLLED_BACK)])
+def test_outcomes_that_become_known_on_the_way_decide_a_rollout(site: Site, times: float, phase: Phase) -> None:
+    assert site.champion is not None
+    pools = {"blue": 0.3, "green": 0.3}
+    pools[next(pool for pool in pools if site.champion and pool != site.champion[1])] *= times
+    asked = OutcomeSettings(event="label_1", required=True, non_inferiority_tolerance=0.9)
+    with clients(site, 200) as told, labels_coming(site, pools):
+        time.sleep(2)
+        ended = site.release(SETTINGS.model_copy(update={"outcome": asked, "lease_s": 30.0}))
+    assert ended.phase is phase, ended.reason
+    known = {arm: sum(getattr(part, arm) for part in ended.guards.outcomes) for arm in ("canary", "baseline")}
+    assert min(known.values()) > 30
+    assert sum(known.values()) <= sum(look.requests for look in ended.guards.looks)
+    assert ("label_1" in ended.reason) is (phase is Phase.ROLLED_BACK)
+    assert same(json.loads(judge(ended, datetime.now(UTC), {}).to_json()))
     assert told.failed == 0, told.failures
 
 

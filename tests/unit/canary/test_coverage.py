@@ -7,23 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from assets.canary.coverage import (
-    Coverage,
-    Seen,
-    covered,
-    curve,
-    expected,
-    lowest,
-    reached,
-    requests_needed,
-    shares,
-    standing,
-    tally,
-    told,
-    waits_for,
-    worst_failure,
-)
+from assets.canary.coverage import Coverage, Seen, curve, tally
+from assets.canary.curves import covered, expected, lowest, reached, requests_needed, shares, worst_failure
 from assets.canary.settings import CoverageSettings
+from assets.canary.standing import standing, told, waits_for
 from tests.unit.canary.test_cells import CELLS, rows
 
 UNIFORM = shares([1] * 200)

@@ -13,8 +13,8 @@ from assets.canary.coverage import Coverage, Seen
 from assets.canary.driver import Driver
 from assets.canary.events import Event, Loaded, MirrorSeen, Observed, Tick, WeightsConfirmed
 from assets.canary.forecast import Traffic, expected_seconds, plan, sentence
-from assets.canary.guards import Look
 from assets.canary.judge import judge
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, Rollout, begin, share
 from assets.canary.settings import CanarySettings, CoverageSettings
 from assets.canary.step import step
@@ -208,7 +208,7 @@ class Naming(Counted):
         return rows.assign(cell=cells)
 
 
-def driven(world: Counted, settings: CanarySettings) -> Rollout:
+def driven(world: Counted, settings: CanarySettings, *, rehearsal: bool = False) -> Rollout:
     """A rollout on that world, to its end; its cells are made of a few seconds of ordinary traffic."""
     for version in (1, 2):
         world.lineage.register(
@@ -227,6 +227,7 @@ def driven(world: Counted, settings: CanarySettings) -> Rollout:
     rollout = begin(
         MODEL, 2, "green", "x", "d", settings, EPOCH, champion=(1, "blue"), coverage=(key, Coverage.of(cells))
     )
+    rollout = replace(rollout, rehearsal=rehearsal)
     driver = Driver(
         "first",
         world.store,
@@ -255,6 +256,19 @@ def test_the_driver_counts_the_challengers_answers_by_cell(narrow: bool) -> None
     else:
         assert ended.phase is Phase.PROMOTED, ended.reason
         assert sum(ended.coverage.seen) == sum(look.canary_requests for look in ended.guards.looks if look.share < 1)
+
+
+def test_in_a_rehearsal_the_challengers_answers_are_those_of_its_pool() -> None:
+    class Alike(Counted):
+        def answers_seen(self, model: str, since: datetime) -> pd.DataFrame:
+            return super().answers_seen(model, since).assign(version="2")
+
+    limits = CoverageSettings(cells=8, covered=(0.9,), could_fail=(0.3,))
+    settings = CanarySettings(mirror_requests=20, mirror_answers=40, hold_deadline_s=120, coverage=limits)
+    ended = driven(Alike(), settings, rehearsal=True)
+    assert ended.verdict is Verdict.PASS, ended.reason
+    assert ended.coverage is not None
+    assert sum(ended.coverage.seen) == ended.guards.canary_requests
 
 
 def test_the_driver_favours_requests_that_name_a_cell_in_need_and_counts_them_apart() -> None:

@@ -89,6 +89,7 @@ def test_its_rungs_its_page_and_its_record_are_there_for_people(
     assert ended.phase is (Phase.ROLLED_BACK if errors else Phase.PROMOTED), ended.reason
     assert isinstance(ended.coverage, Coverage)
 
+    assert [run.tags["dagster/max_retries"] for run in instance.get_runs()] == ["0"]  # nobody retries it but the sensor
     key = dg.AssetKey([MODEL, "canary_rollout"])
     observations = instance.fetch_observations(key, limit=50).records
     rungs = [record.asset_observation for record in observations if record.asset_observation]

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from assets.canary.driver import Driver, load
 from assets.canary.judge import judge
+from assets.canary.replay import same
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
 from assets.scoring import score
@@ -276,6 +278,58 @@ def test_an_observer_that_stays_dead_is_waited_for_until_the_deadline_and_then_r
     split = serving.gateway.split(MODEL)
     assert split is not None
     assert split.weights == {"blue": 100}
+
+
+@pytest.mark.parametrize("at", ["LOADING", "MIRRORING", "5 %", "50 %", "100 %"])
+def test_a_defect_of_the_driver_gives_clients_back_to_the_champion_and_the_record_says_where_it_is(
+    serving: World, at: str
+) -> None:
+    first, spoken, broken = driver(serving), list[str](), list[str]()
+
+    def defect(*_: object) -> Any:
+        raise KeyError("no such column")
+
+    def show(now: Rollout) -> None:
+        if not broken and (now.phase.value == at or now.diary[-1][1].startswith(f"{at} to")):
+            broken.append(at)
+            serving.states = serving.statistics = serving.access_seen = defect  # type: ignore[method-assign,assignment]
+
+    first.show, first.say = show, spoken.append
+    begun = rollout()
+    show(begun)
+    ended = first.drive(begun)
+    assert broken
+    assert (ended.phase, ended.verdict, ended.closed) == (Phase.ROLLED_BACK, Verdict.ERROR, True)
+    assert "the driver failed: KeyError: 'no such column' (test_driver.py, line" in ended.reason
+    assert any("Traceback" in text for text in spoken)
+    split = serving.gateway.split(MODEL)
+    assert split is not None
+    assert split.weights == {"blue": 100}
+    assert champion(serving) == 1
+    assert same(json.loads(judge(ended, EPOCH, {}).to_json()))
+
+
+def test_a_defect_that_strikes_while_rolling_back_does_not_end_the_rollback(serving: World) -> None:
+    serving.challenger_errors, left = 0.1, 3
+    set_split = serving.gateway.set_split
+
+    def thrice(model: str, split: Split, timeout_s: float = 10) -> float:
+        nonlocal left
+        if split.weights == {"blue": 100} and left:
+            left -= 1
+            raise ZeroDivisionError
+        return set_split(model, split, timeout_s)
+
+    first = driver(serving)
+
+    def say(text: str) -> None:
+        if text.startswith("1 %"):
+            serving.gateway.set_split = thrice  # type: ignore[method-assign]
+
+    first.say = say
+    ended = first.drive(rollout())
+    assert (ended.phase, left) == (Phase.ROLLED_BACK, 0)
+    assert serving.gateway.held[MODEL].weights == {"blue": 100}
 
 
 def test_a_rehearsal_climbs_the_ladder_is_never_promoted_and_leaves_the_champion(serving: World) -> None:

@@ -8,6 +8,7 @@ from scipy.stats import binom, binomtest
 
 from assets.canary.eprocess import (
     ALIKE,
+    FEWER,
     HEALTHY,
     ODDS,
     WORSE,
@@ -16,6 +17,8 @@ from assets.canary.eprocess import (
     harm,
     healthy,
     log_mean,
+    loss,
+    no_loss,
     non_inferiority,
     relative,
     sample_ratio,
@@ -160,17 +163,35 @@ def test_a_broken_split_is_found_in_both_directions(real: float) -> None:
 
 
 def test_the_increments_are_those_of_the_specification() -> None:
-    share, null, on_canary, on_baseline = 0.3, 1.5, 7, 4
-    for increments, ratios in (
-        (harm(share, on_canary, on_baseline, 0.5), [null * r for r in WORSE]),
-        (non_inferiority(share, on_canary, on_baseline, 0.5), [min(r, 0.9 * null) for r in ALIKE]),
-        (relative(share, on_canary, on_baseline, null, ODDS), list(ODDS)),
+    share, on_canary, on_baseline = 0.3, 7, 4
+    for null, increments, ratios in (
+        (1.5, harm(share, on_canary, on_baseline, 0.5), [1.5 * r for r in WORSE]),
+        (1.5, non_inferiority(share, on_canary, on_baseline, 0.5), [min(r, 0.9 * 1.5) for r in ALIKE]),
+        (1.5, relative(share, on_canary, on_baseline, 1.5, ODDS), list(ODDS)),
+        (0.9, loss(share, on_canary, on_baseline, 0.1), [0.9 * r for r in FEWER]),
+        (0.9, no_loss(share, on_canary, on_baseline, 0.1), [1 / r for r in ALIKE]),
     ):
         theta_null = share * null / (share * null + 1 - share)
         for increment, r in zip(increments, ratios, strict=True):
             theta = share * r / (share * r + 1 - share)
             factor = (theta / theta_null) ** on_canary * ((1 - theta) / (1 - theta_null)) ** on_baseline
             assert increment == pytest.approx(math.log(factor))
+
+
+@pytest.mark.parametrize(("share", "tolerance"), [(0.2, 0.0), (0.5, 0.5), (0.01, 0.1)])
+def test_the_expected_e_value_of_a_loss_at_the_edge_is_exactly_one(share: float, tolerance: float) -> None:
+    canary = np.arange(31)
+    theta = share * (1 - tolerance) / (share * (1 - tolerance) + 1 - share)
+    e_values = np.exp(log_mean(loss(np.full(31, share), canary, 30 - canary, tolerance)))
+    assert e_values @ binom.pmf(canary, 30, theta) == pytest.approx(1.0)
+
+
+def test_a_loss_that_more_requests_detect_is_smaller_and_few_detect_none() -> None:
+    many, some = (detectable_ratio(0.05, 0.5, n, 0.0, 0.015, fewer=True) for n in (100_000, 3_000))
+    assert many is not None
+    assert some is not None
+    assert some < many < 1
+    assert detectable_ratio(0.05, 0.5, 50, 0.0, 0.015, fewer=True) is None
 
 
 @pytest.mark.parametrize(("share", "tolerance"), [(0.2, 0.0), (0.5, 0.5), (0.01, 1.0)])

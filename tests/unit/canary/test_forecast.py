@@ -4,8 +4,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from assets.canary.evidence import safe
 from assets.canary.forecast import Traffic, expected_seconds, plan, sentence
-from assets.canary.guards import Guards, Look, safe
+from assets.canary.guards import Guards
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, begin
 from assets.canary.settings import CanarySettings
 

@@ -11,24 +11,10 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from assets.canary.eprocess import WORSE
-from assets.canary.guards import (
-    COMPARED,
-    LONGEST,
-    NEWEST,
-    QUICK_MS,
-    Guards,
-    Look,
-    clean_requests_needed,
-    count,
-    due,
-    evidence,
-    first_events,
-    last,
-    safe,
-    slow_threshold_ms,
-    trace,
-)
-from assets.canary.settings import CanarySettings
+from assets.canary.evidence import clean_requests_needed, evidence, safe
+from assets.canary.guards import COMPARED, LONGEST, NEWEST, Guards, last, trace
+from assets.canary.looks import QUICK_MS, Look, count, due, first_events, slow_threshold_ms
+from assets.canary.settings import CanarySettings, OutcomeSettings
 from assets.verdict import Verdict
 
 LAW = settings(deadline=None, max_examples=60)  # other work on the machine is no failure
@@ -67,10 +53,11 @@ def test_errors_of_the_canary_alone_fail_at_the_exact_bound(share: float) -> Non
 
 
 def test_nothing_seen_proves_nothing() -> None:
-    assert set(verdicts(Guards()).values()) == {Verdict.INCONCLUSIVE}
+    asked = CanarySettings(outcome=OutcomeSettings(event="wrong"))
+    assert set(verdicts(Guards(), asked).values()) == {Verdict.INCONCLUSIVE}
     assert not safe(Guards(), SETTINGS)
     silent = Guards().update(look(0.5, (0, 0, 0), (0, 0, 0)))
-    assert set(verdicts(silent).values()) == {Verdict.INCONCLUSIVE}
+    assert set(verdicts(silent, asked).values()) == {Verdict.INCONCLUSIVE}
 
 
 def test_traffic_of_the_champion_alone_proves_nothing_of_the_challenger() -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from assets.canary.coverage import covered, requests_needed, shares
+from assets.canary.curves import covered, requests_needed, shares
 from assets.canary.events import WeightsConfirmed
-from assets.canary.guards import evidence
+from assets.canary.evidence import evidence
 from assets.canary.replay import replayed
 from assets.canary.rollout import Phase, Rollout, favoured, in_need, weights
 from assets.canary.settings import CanarySettings, CoverageSettings

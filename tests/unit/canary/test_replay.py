@@ -10,11 +10,13 @@ import pytest
 
 from assets.canary.coverage import Coverage, Seen
 from assets.canary.events import Abort, Event, Loaded, LoadFailed, MirrorSeen, Observed, Tick, WeightsConfirmed
-from assets.canary.guards import LONGEST, Look
+from assets.canary.guards import LONGEST
 from assets.canary.judge import judge
+from assets.canary.looks import Look
+from assets.canary.outcomes import Known, Span
 from assets.canary.replay import replay, replayed, same
 from assets.canary.rollout import Phase, Rollout, begin, share
-from assets.canary.settings import CanarySettings, CoverageSettings
+from assets.canary.settings import CanarySettings, CoverageSettings, OutcomeSettings
 from assets.canary.step import step
 from assets.verdict import Verdict
 
@@ -127,3 +129,43 @@ def test_a_promotion_over_what_it_had_not_covered_is_found() -> None:
     assert ended.coverage is not None
     narrow = replace(ended.coverage, parts=ended.coverage.parts[:1])
     assert replayed(replace(ended, coverage=narrow)).phase is not Phase.PROMOTED
+
+
+@pytest.mark.parametrize(("losses", "phase"), [(0.1, Phase.PROMOTED), (0.2, Phase.ROLLED_BACK)])
+def test_a_rollout_that_its_outcomes_held_or_ended_replays(losses: float, phase: Phase) -> None:
+    rng = np.random.default_rng(6)
+    outcome = OutcomeSettings(event="label_1", required=True, non_inferiority_tolerance=0.5)
+    settings = CanarySettings(ladder=("mirror", 25, 50, 100), outcome=outcome)
+    rollout = begin("m", 2, "green", "p", "d", settings, NOW, champion=(1, "blue"))
+    for event in (Loaded(), WeightsConfirmed(), MirrorSeen(200, 0, compared=50)):
+        rollout = step(rollout, event, NOW)
+    held = 0
+    for number in range(120):
+        rollout = step(rollout, WeightsConfirmed(), NOW)
+        held += rollout.phase is Phase.HOLDING
+        part = share(rollout)
+        mine = int(rng.binomial(400, part))
+        bad = int(rng.binomial(mine, losses)), int(rng.binomial(400 - mine, 0.1))
+        # Labels come from the tenth look on.
+        known = (Known(part, mine, bad[0], 400 - mine, bad[1]),) if number > 10 and part < 1 else ()
+        when = Span(part, NOW + timedelta(seconds=number), NOW + timedelta(seconds=number + 1))
+        look = Look(part, mine, 0, 0, 400 - mine, 0, 0, 1.0, outcomes=known)
+        rollout = step(rollout, Observed(look, span=when), NOW)
+    rollout = step(rollout, WeightsConfirmed(), NOW)
+    assert rollout.phase is phase, rollout.reason
+    assert held
+    kept = record(rollout)
+    assert same(kept)
+    assert {item["name"]: item["verdict"] for item in kept["evidence"]}["business"] == (
+        "PASS" if phase is Phase.PROMOTED else "FAIL"
+    )
+    assert Rollout.from_dict(kept["details"]["rollout"]) == rollout
+
+
+def test_a_record_from_before_there_were_outcomes_replays() -> None:
+    kept = record(driven(1))
+    rollout = kept["details"]["rollout"]
+    del rollout["spans"], rollout["settings"]["outcome"]
+    rollout["guards"]["looks"] = [look[:10] for look in rollout["guards"]["looks"]]
+    kept["evidence"] = [item for item in kept["evidence"] if item["name"] != "business"]
+    assert same(kept)

@@ -19,9 +19,9 @@ from assets.canary.events import (
     WeightsConfirmed,
     WeightsFailed,
 )
-from assets.canary.guards import Look
 from assets.canary.judge import judge
 from assets.canary.lease import claim, close, orphaned, release
+from assets.canary.looks import Look
 from assets.canary.picture import figure, sparkline
 from assets.canary.rollout import Phase, Rollout, begin, deadline, mirror, overdue, share, warm_until, weights
 from assets.canary.settings import CanarySettings
@@ -205,7 +205,7 @@ def test_a_healthy_challenger_climbs_every_rung_and_is_promoted() -> None:
     assert seen[3] == (Phase.PROMOTED, {"green": 100})
     decision = judge(rollout, NOW, {})
     assert decision.verdict is Verdict.PASS
-    names = ["mirror", "kill_switch", "errors", "slow", "sample_ratio", "enough", "coverage", "rollout"]
+    names = ["mirror", "kill_switch", "errors", "slow", "business", "sample_ratio", "enough", "coverage", "rollout"]
     assert [item.name for item in decision.evidence] == names
     assert [rung["percent"] for rung in decision.details["rungs"]] == [1, 5, 25, 50, 100]
 

@@ -6,11 +6,12 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from assets.canary.guards import Guards, Look
+from assets.canary.guards import Guards
 from assets.canary.lease import claim
+from assets.canary.looks import Look
 from assets.canary.rollout import Phase, Rollout, begin
 from assets.canary.settings import CanarySettings
-from pipelines.rollout_view import picture, plain
+from pipelines.rollout_view import picture, plain, standing
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -39,6 +40,14 @@ def test_it_says_where_the_rollout_stands_and_every_guard_against_its_bound(clim
     assert "1 of 250 challenger requests" in text
     assert "loading version 2 into green" in text
     assert "a run" in text
+
+
+def test_a_log_is_told_in_a_line_where_it_stands_what_would_show_and_how_long_it_takes(climbing: Rollout) -> None:
+    line = standing(climbing, NOW)
+    assert line.startswith("advancing at 25 % green, 75 % blue: ")
+    assert "these would have shown errors" in line
+    assert "; promoted in about" in line
+    assert "\n" not in line
 
 
 def test_a_dead_driver_is_told_and_what_comes_next(climbing: Rollout) -> None:

@@ -66,6 +66,7 @@ def test_a_rollout_whose_driver_died_is_resumed_once(ticking: Ticking) -> None:
     (request,) = ticking.tick()
     assert request.partition_key == "2024-01-05"
     assert [key.path for key in request.asset_selection or []] == [["churn", "canary_rollout"]]
+    assert request.tags["dagster/max_retries"] == "0"
     assert ticking.tick() == []
 
 
@@ -110,7 +111,7 @@ def test_a_run_that_ended_without_taking_the_lease_is_asked_for_again_but_not_wh
     assert again.run_key != request.run_key
 
 
-def test_the_dead_run_no_longer_holds_the_models_slots_and_dagster_does_not_retry_it(ticking: Ticking) -> None:
+def test_a_run_that_hangs_without_its_lease_has_failed(ticking: Ticking) -> None:
     dead = dg.DagsterRun(job_name="improve_weekly", status=dg.DagsterRunStatus.STARTED)
     ticking.instance.add_run(dead)
     ticking.put(driven(dead.run_id))
@@ -118,4 +119,19 @@ def test_the_dead_run_no_longer_holds_the_models_slots_and_dagster_does_not_retr
     found = ticking.instance.get_run_by_id(dead.run_id)
     assert found is not None
     assert found.status is dg.DagsterRunStatus.FAILURE
-    assert found.tags["dagster/max_retries"] == "0"
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_slots_of_a_run_that_died_are_free_whether_dagster_has_seen_its_death_or_not(
+    ticking: Ticking, seen: bool
+) -> None:
+    storage = ticking.instance.event_log_storage
+    dead = dg.DagsterRun(job_name="improve_weekly", status=dg.DagsterRunStatus.STARTED)
+    ticking.instance.add_run(dead)
+    storage.set_concurrency_slots("rollout_churn", 1)
+    assert storage.claim_concurrency_slot("rollout_churn", dead.run_id, "canary").is_claimed
+    if seen:
+        ticking.instance.report_run_failed(dead)
+    ticking.put(driven(dead.run_id))
+    assert len(ticking.tick()) == 1
+    assert storage.claim_concurrency_slot("rollout_churn", "another run", "canary").is_claimed

@@ -215,3 +215,20 @@ def test_an_observer_that_does_not_answer_is_an_error() -> None:
         Traffic(MemoryStore()).flush()
     with pytest.raises(TrafficError, match="is it up"):
         Traffic(MemoryStore(), "http://127.0.0.1:9").completeness()
+
+
+def test_first_labels_hold_what_was_said_first_of_each_key_since_an_instant() -> None:
+    traffic = Traffic(MemoryStore())
+    traffic.put_labels("m", labels(("a", 1.0, at(1)), ("old", 1.0, at(-30)), ("b", 0.0, at(2))))
+    traffic.put_labels("m", labels(("a", 0.0, at(3)), ("old", 0.0, at(4)), ("late", 1.0, at(9))))
+    found = traffic.first_labels("m", at(1), at(5)).set_index("key")["label"].to_dict()
+    assert found == {"a": 1.0, "b": 0.0, "old": 0.0}
+    assert traffic.first_labels("m", at(20), at(30)).empty
+
+
+def test_labels_of_long_ago_are_not_fetched_for_the_first_since() -> None:
+    store = MemoryStore()
+    Traffic(store).put_labels("m", labels(("k", 1.0, at(-100))))
+    Traffic(store).put_labels("m", labels(("j", 1.0, at(1))))
+    assert list(Traffic(store).first_labels("m", at(0), at(2))["key"]) == ["j"]
+    assert len(store.gets) == 1
