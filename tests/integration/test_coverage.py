@@ -56,7 +56,7 @@ def test_the_challenger_saw_enough_of_the_feature_space_and_the_record_says_how_
     mine = sum(rung["challenger"]["requests"] for rung in ended["details"]["rungs"] if rung["percent"] < 100)
     # Copies of bodies may lag behind the access record by some requests at the end of a look.
     assert 0.95 * mine <= stands["requests"] <= mine
-    assert stands["covered"] >= stands["lowest"]
+    assert stands["covered"] >= stands["lowest"] - 1e-9  # often the same cells, summed in another order
     assert [point["percent"] for point in ended["details"]["coverage"]["curve"]] == [1, 5, 25, 50]
 
 
