@@ -1,5 +1,6 @@
 """A backfill replays a past decision with the same verdict, bit for bit, whatever became known since."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from assets.champion import reference_key
 from assets.decision import Decision
 from assets.door import decision_key
 from assets.drift.asset import decide, drift_page, drift_report, profile_key_of
+from assets.drift.page import banner
 from assets.drift.reference import Reference, build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
@@ -189,3 +191,33 @@ def test_the_page_of_a_judged_window_is_linked_from_the_report(world: World, mon
     (seen,) = done.asset_observations_for_node("churn__drift_page")
     assert made.metadata["evidently"].value == seen.metadata["evidently"].value == link
     assert seen.asset_key.path == [MODEL, "drift_report"]
+
+
+@pytest.mark.parametrize("week", [0, 1, 2, 5], ids=["first", "quiet", "moved", "silent"])
+def test_check_record_metric_and_page_tell_one_verdict(world: World, week: int) -> None:
+    partitions = dg.WeeklyPartitionsDefinition(START, day_offset=1)
+    model = Model(MODEL, "Who leaves.", ("team:growth",), "customers", FeatureRegistry(()), Path("recipe.py"))
+    resources = {"store": world.store, "lineage": world.lineage, "traffic": world.traffic}
+    partition = f"{START + week * WEEK:%Y-%m-%d}"
+    done = dg.materialize(
+        [drift_report(model, partitions, SETTINGS, DAY * 3)], partition_key=partition, resources=resources
+    )
+    (made,) = done.asset_materializations_for_node("churn__drift_report")
+    record = json.loads(world.store.get(str(made.metadata["record"].value)))
+    (run,) = [run for run in world.lineage.runs.values() if run.kind == "drift"]
+    assert json.loads(run.artifacts["decision.json"]) == record
+    assert run.tags["verdict"] == record["verdict"]
+    assert str(made.metadata["verdict"].value).endswith(record["verdict"])
+    assert banner(record).count(f"{record['verdict']}: ") == 1
+
+    told = {item["name"]: item for item in record["evidence"]}
+    for check in done.get_asset_check_evaluations():
+        item = told.get(check.check_name)
+        verdict = item["verdict"] if item else "INCONCLUSIVE"
+        assert check.metadata["verdict"].value == verdict
+        assert check.passed == (verdict == "PASS")
+        assert (check.severity is dg.AssetCheckSeverity.ERROR) == (verdict == "FAIL")
+        if item and item["statistic"] is not None:
+            shown = check.metadata["statistic"].value
+            assert shown == made.metadata[check.check_name].value == round(item["statistic"], 6)
+            assert run.metrics[check.check_name] == item["statistic"]
