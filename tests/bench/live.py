@@ -95,10 +95,10 @@ def _message(requests: list[Any], now: float, at: datetime) -> bytes:
     """What Envoy sends of AT_ONCE requests."""
     message = message_class("StreamAccessLogsMessage")()
     for number in range(AT_ONCE):
-        entry = requests[number % len(requests)]
+        entry = message.http_logs.log_entry.add()  # a request set anew and anew would keep every former value
+        entry.CopyFrom(requests[number % len(requests)])
         entry.common_properties.start_time.FromNanoseconds(int(now * 1e9))
         entry.request.request_headers["x-event-time"] = at.isoformat()
-        message.http_logs.log_entry.append(entry)
     return bytes(message.SerializeToString())
 
 
