@@ -18,6 +18,7 @@ from assets.drift.reference import Reference, build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
 from assets.verdict import Verdict
+from pipelines.commands_drift import page
 from pipelines.observer.rows import Answer
 from pipelines.observer.tables import answers_tables
 from resources.features import FeatureRegistry
@@ -226,6 +227,10 @@ def test_check_record_metric_and_page_tell_one_verdict(world: World, week: int) 
     assert run.tags["verdict"] == record["verdict"]
     assert str(made.metadata["verdict"].value).endswith(record["verdict"])
     assert banner(record).count(f"{record['verdict']}: ") == 1
+    assert next(page(record)).endswith(f": {record['verdict']}")
+    if week == 5:
+        assert "NO DATA" in record["why"]
+        assert not any(check.passed for check in done.get_asset_check_evaluations())
 
     told = {item["name"]: item for item in record["evidence"]}
     for check in done.get_asset_check_evaluations():
