@@ -91,6 +91,7 @@ def _rows(features: FeatureSet, store: Store | None) -> Iterator[SpecError]:
 def _columns(file: Path, spec: ModelSpec, features: FeatureSet) -> Iterator[SpecError]:
     named = [(f"training.slices.{at}", name) for at, name in enumerate(spec.training.slices)]
     named += [(f"shadow.slices.{at}", name) for at, name in enumerate(spec.shadow.slices)]
+    named += [(f"drift.business_weights.{name}", name) for name in spec.drift.business_weights]
     named += [("shadow.cluster", spec.shadow.cluster)] if spec.shadow.cluster else []
     for field, name in named:
         if name not in features.features:

@@ -53,6 +53,13 @@ def instants(column: "pd.Series[Any]") -> "pd.Series[pd.Timestamp]":
     return pd.to_datetime(column, utc=True, errors="coerce")
 
 
+def within(frame: pd.DataFrame, column: str, span: Span) -> tuple[pd.DataFrame, "pd.Series[pd.Timestamp]"]:
+    """The rows whose time lies in [start, end), and their times; none of a frame without the column."""
+    times = instants(frame[column]) if column in frame else instants(pd.Series([], dtype=object))
+    inside = ((times >= pd.Timestamp(utc(span.start))) & (times < pd.Timestamp(utc(span.end)))).to_numpy()
+    return (frame[inside], times[inside]) if column in frame else (frame.iloc[:0], times)
+
+
 def numbers(column: "pd.Series[Any]", type_: str) -> npt.NDArray[Any]:
     """A numeric column as (n,) float64, null and unreadable as NaN.
 

@@ -13,6 +13,7 @@ from assets.champion import champion, champion_version
 from assets.decision import Decision, Evidence
 from assets.door import check_results, decision_key, interval, record, room
 from assets.drift import alarms, history
+from assets.drift.joint import LEAST_WINDOW
 from assets.drift.judge import judge
 from assets.drift.page import page
 from assets.drift.picture import figure, sparkline
@@ -132,18 +133,19 @@ def decide(
         return _no_champion(name, end), None
     traffic.flush()
     labelled = traffic.labelled(name, start - label_delay, end, as_of=end)
-    window = traffic.answers(name, start, end)
+    recent = traffic.answers(name, min(start, end - LEAST_WINDOW * settings.block_length), end)
     if basis is None:
         previous = history.latest(keys, name, start, inclusive=True)
         last = history.latest(keys, name, end, inclusive=False)
-        basis = Basis(str(current.version), previous, last, newest(window, labelled))
+        basis = Basis(str(current.version), previous, last, newest(recent, labelled))
     reference = Reference.from_bytes(current.reference)
-    labelled, window = seen(labelled, basis.seen_until), seen(window, basis.seen_until)
+    labelled, recent = seen(labelled, basis.seen_until), seen(recent, basis.seen_until)
+    window = recent[recent["event_time"] >= start]
     fresh = labelled[(labelled["known_at"] > start) & (labelled["version"] == basis.champion)]
     before = _record(store, basis.previous)
     details = before["details"] if before and before["inputs"].get("champion") == basis.champion else None
     inputs = {**basis.inputs(), "reference": reference.digest}
-    decision = judge(name, reference, window, fresh, details, settings, start, end, end, inputs)
+    decision = judge(name, reference, window, fresh, details, settings, start, end, end, inputs, recent)
     followed = _followed(decision, _record(store, basis.alarms_after), basis.champion, start)
     told = alarms.report(followed, end, settings.alarms_per_year)
     shown = [column for column in (*reference.features, "answer") if column in window]

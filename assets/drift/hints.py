@@ -5,6 +5,7 @@ labels: whether those that came speak for all requests.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ import pandas as pd
 
 from assets.decision import Evidence
 from assets.drift.adwin import Adwin, Change
-from assets.drift.aggregate import ANSWER, Columns, Span, indices, instants, numbers, utc
+from assets.drift.aggregate import ANSWER, Columns, Span, columns, indices, instants, numbers, utc, within
 from assets.drift.joint import LEAST_PAST, LEAST_WINDOW, Joint, joint_drift
 from assets.drift.ks import Numeric, critical_value
 from assets.drift.labels import estimated
 from assets.drift.naming import plural, short
+from assets.drift.quality import wrong_columns
 from assets.drift.reference import Reference
 from assets.drift.sample import Sample, sampled
 from assets.drift.settings import DriftSettings
@@ -35,11 +37,11 @@ LEAST_BIAS = 0.1
 def estimate(
     window: pd.DataFrame, bound: float, settings: DriftSettings, chances: bool = True
 ) -> tuple[Evidence | None, dict[str, Any] | None]:
-    """The mean loss by CBPE against the one that is accepted, and its details; (None, None) without an answer.
+    """The mean loss by CBPE against the one that is accepted, and its details; (None, None) without a single answer.
 
     chances: whether the answers are; a number does not say how far off it may be.
     """
-    if ANSWER not in window:
+    if ANSWER not in window or window.empty:
         return None, None
     if not chances:
         why = (
@@ -58,11 +60,25 @@ def estimate(
 
 
 def window_sample(
-    batch: Columns, times: "pd.Series[pd.Timestamp]", reference: Reference, settings: DriftSettings, span: Span
+    batch: Columns,
+    times: "pd.Series[pd.Timestamp]",
+    recent: pd.DataFrame | None,
+    reference: Reference,
+    settings: DriftSettings,
+    span: Span,
 ) -> Sample | None:
-    """Whole rows of the window, coded as the reference's are; None where the reference keeps none."""
+    """Whole rows of the window, coded as the reference's are; None where there are none to compare.
+
+    A window of fewer than LEAST_WINDOW blocks, a day, says too little: `recent` is looked at, so far back from its end.
+    """
     if reference.sample is None or not batch:
         return None
+    if recent is not None and span.count < LEAST_WINDOW:
+        span = replace(span, start=utc(span.end) - LEAST_WINDOW * span.length)
+        rows, times = within(recent, "event_time", span)
+        if wrong_columns(rows, reference.features):
+            return None
+        batch = columns(rows, reference.features)
     features = {name: batch[name] for name in reference.features}
     index = indices(times, span.start, span.length)
     return sampled(features, times, index, reference.marginals, settings.joint_rows)
@@ -75,8 +91,8 @@ def joint(sample: Sample | None, reference: Reference, settings: DriftSettings) 
     found = joint_drift(reference.sample, sample, reference.weights)
     if found is None:
         why = (
-            f"joint drift takes {LEAST_WINDOW} {settings.word}s of the window, and of the reference {LEAST_PAST} and "
-            "twice as many"
+            f"joint drift takes {LEAST_WINDOW} {settings.word}s up to the window's end, and of the reference "
+            f"{LEAST_PAST} and twice as many"
         )
         return _hint("joint", Verdict.INCONCLUSIVE, why), None
     what = f"whole rows tell this window from the reference with AUC {short(found.auc)} (p {short(found.p_value)})"

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from assets.decision import Decision, Evidence
-from assets.drift.aggregate import ANSWER, Columns, Span, blocks, columns, indices, instants, utc
+from assets.drift.aggregate import ANSWER, Columns, Span, blocks, columns, indices, utc, within
 from assets.drift.evidence import day_details, harm_details, harm_evidence, inputs_evidence
 from assets.drift.harm import Harm, Rules, watch
 from assets.drift.hints import estimate, fair, joint, rise, window_sample
@@ -32,11 +32,13 @@ def judge(
     end: datetime,
     as_of: datetime,
     inputs: Mapping[str, str],
+    recent: pd.DataFrame | None = None,
 ) -> Decision:
     """Judge what serving saw over [start, end) against the reference, and the labels that became known in (start, end].
 
     window: features and event_time; labelled: event_time, known_at, label, answer of the champion's own answers;
     previous: details of the decision before this window for the same champion and reference, None at the first one.
+    recent: as window, but from further back, for the hint that takes several blocks.
     Windows that follow one another, and whole blocks each, give exactly what one long window gives. Rows outside the
     window, and labels known after `as_of`, are left out. ValueError: an empty window, or `previous` overlaps it.
     """
@@ -49,7 +51,7 @@ def judge(
     memory = Memory.from_dict(before) if before else first_memory(reference, settings)
     harmed = _carried_harm(before, rules)
 
-    window, times = _within(window, "event_time", span)
+    window, times = within(window, "event_time", span)
     faults = wrong_columns(window, reference.features) if len(window) else ""
     if ANSWER not in window or not window[ANSWER].notna().any():
         reference = reference.without_answers()
@@ -65,7 +67,8 @@ def judge(
         freshness(times, [item.block for item in judged], settings, start, end),
     )
     expected, estimated = estimate(window, rules.bound, settings, reference.loss_scale is None)
-    together, found = joint(window_sample(batch, times, reference, settings, span), reference, settings)
+    sample = window_sample(batch, times, recent, reference, settings, span)
+    together, found = joint(sample, reference, settings)
     risen, adwin = rise(labels, before.get("adwin") if before else None, rules.bound)
     spoken = fair(labels, window, times, settings, span)
     hints = tuple(item for item in (expected, together, risen, spoken) if item)
@@ -117,12 +120,6 @@ def harm_rules(reference: Reference, settings: DriftSettings) -> Rules:
         min_block_labels=settings.min_block_rows,
         unit=settings.harm_unit,
     )
-
-
-def _within(frame: pd.DataFrame, column: str, span: Span) -> tuple[pd.DataFrame, "pd.Series[pd.Timestamp]"]:
-    times = instants(frame[column]) if column in frame else instants(pd.Series([], dtype=object))
-    inside = ((times >= pd.Timestamp(utc(span.start))) & (times < pd.Timestamp(utc(span.end)))).to_numpy()
-    return (frame[inside], times[inside]) if column in frame else (frame.iloc[:0], times)
 
 
 def _inputs(

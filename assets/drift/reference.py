@@ -162,14 +162,16 @@ def build_reference(
 ) -> Reference:
     """The reference of a champion trained on `frame` (features, event_time, and the champion's `answer` if it has one).
 
-    weights: importance of each feature (need not sum to 1; all equal if none is positive); loss_bound in (0, 1): upper
-    bound of the mean loss on rows AFTER those it was fitted on; loss_scale: as of `Reference`. ValueError names what is
-    missing or impossible.
+    weights: importance of each feature (need not sum to 1; all equal if none is positive), times the settings' business
+    weights; loss_bound in (0, 1): upper bound of the mean loss on rows AFTER those it was fitted on; loss_scale: as of
+    `Reference`. ValueError names what is missing or impossible.
     """
     _refuse(frame, features, settings, loss_bound)
     times = instants(frame["event_time"])
     frame, times = frame[times.notna().to_numpy()], times[times.notna().to_numpy()]
     types, shares = dict(features), normalised(weights, list(features))
+    wanted = {name: share * settings.business_weights.get(name, 1.0) for name, share in shares.items()}
+    shares = normalised(wanted, list(features)) if settings.business_weights else shares
     if ANSWER in frame:
         types[ANSWER] = "float"
         shares = {name: share * (1 - settings.answer_weight) for name, share in shares.items()}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -69,6 +69,11 @@ class DriftSettings(BaseModel):
         ge=0,
         lt=1,
         description="Share of the weighted distance that the champion's own answers have; 0: shown, not weighed.",
+    )
+    business_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict,
+        description="Feature -> factor on its importance to the champion: 2 counts twice, 0 not at all; 1 without one. "
+        "Frozen with a version's reference.",
     )
     calendar: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,

@@ -12,8 +12,10 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.door import interval, room
+from assets.decision import Decision
+from assets.door import check_results, interval, room
 from assets.model import Model
+from assets.snapshot.freshness import FRESHNESS, freshness
 from assets.snapshot.manifest import manifest, write_snapshot
 from assets.snapshot.profile import profile_file
 from resources.features import FeatureSet, opened
@@ -22,13 +24,15 @@ from resources.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A snapshot that the store keeps. file: its Parquet file on this machine, for as long as the block lasts."""
+    """A snapshot that the store keeps. file: its Parquet file on this machine, for as long as the block lasts;
+    newest: event time of its latest row, None without one."""
 
     features: FeatureSet
     key: str
     digest: str
     manifest: dict[str, Any]
     file: Path
+    newest: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def keeping(model: Model, store: Store, start: datetime, end: datetime, as_of: d
         store.put_file(key, file)
         span = "_".join(f"{at:%Y%m%dT%H%MZ}" for at in (start, end, as_of))
         store.put(f"{home}/manifests/{span}.json", json.dumps(about, sort_keys=True, indent=1).encode())
-        yield Kept(features, key, contents.digest, about, file)
+        yield Kept(features, key, contents.digest, about, file, contents.newest)
 
 
 def take(model: Model, store: Store, start: datetime, end: datetime, as_of: datetime) -> Snapshot:
@@ -78,6 +82,7 @@ def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.As
         partitions,
         "Immutable rows of the feature set over the partition, holding nothing that became known later.",
         kinds={"duckdb", "parquet", "s3"},
+        checks=[FRESHNESS],
     )
     def asset(context: dg.AssetExecutionContext, store: dg.ResourceParam[Store]) -> dg.MaterializeResult:
         span = interval(context)
@@ -86,8 +91,12 @@ def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.As
             if not store.keys(profile_key):
                 # A whylogs profile carries its creation time: written once, it belongs to the snapshot.
                 store.put(profile_key, profile_file(kept.file, list(kept.features.features)))
+        found = freshness(kept.newest, span.as_of, kept.features.freshness_hours)
+        fresh = Decision(model.name, "snapshot", span.as_of, found.why, (found,))
         return dg.MaterializeResult(
-            data_version=dg.DataVersion(kept.digest), metadata=_metadata(kept, profile_key, span.as_of)
+            data_version=dg.DataVersion(kept.digest),
+            metadata=_metadata(kept, profile_key, span.as_of),
+            check_results=list(check_results(context, fresh, [FRESHNESS])),
         )
 
     return asset

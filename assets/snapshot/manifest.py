@@ -17,7 +17,8 @@ ROW_GROUP_ROWS = 131_072
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What was written. nulls and infinite: rows by column; labels: rows by value, known ones only."""
+    """What was written. nulls and infinite: rows by column; labels: rows by value, known ones only; newest: latest
+    event time, None without a row."""
 
     digest: str
     rows: int
@@ -26,6 +27,7 @@ class Contents:
     nulls: Mapping[str, int]
     infinite: Mapping[str, int]
     labels: Mapping[float, int]
+    newest: datetime | None
 
 
 def write_snapshot(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema", label: str, path: Path) -> Contents:
@@ -33,19 +35,22 @@ def write_snapshot(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema", lab
 
     Memory holds one row group, whatever the number of rows.
     """
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    rows = 0
+    rows, newest = 0, None
     nulls, infinite, labels = Counter(dict.fromkeys(schema.names, 0)), Counter[str](), Counter[float]()
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=3, write_statistics=True) as writer:
         for group in _groups(batches, schema):
             writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
             rows += group.num_rows
+            latest = pc.max(group["event_time"]).as_py()
+            newest = latest if newest is None or latest > newest else newest
             _count(group, label, nulls, infinite, labels)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     kinds = {field.name: str(field.type) for field in schema}
-    return Contents(digest, rows, path.stat().st_size, kinds, nulls, infinite, labels)
+    return Contents(digest, rows, path.stat().st_size, kinds, nulls, infinite, labels, newest)
 
 
 def manifest(

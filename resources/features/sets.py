@@ -32,6 +32,7 @@ class FeatureSet:
 
     entity, event_time, known_at, label and label_known_at name columns of what the SQL, or the Python function, gives.
     python: `module:function`, called with start, end and as_of (UTC); a module beside the file goes first.
+    freshness_hours: greatest age of a snapshot's newest row at the snapshot's instant; older, its check says so.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]

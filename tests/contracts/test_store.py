@@ -1,6 +1,7 @@
 """What every `resources.store.Store` promises, held against the fake and against a real S3."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,27 @@ def test_the_same_bytes_may_be_put_again_and_other_bytes_may_not(store: Store) -
     with pytest.raises(Conflict, match="once/a"):
         store.put("once/a", b"2")
     assert store.get("once/a") == b"1"
+
+
+def test_of_two_writers_of_other_bytes_at_once_one_wins_and_the_other_is_told(store: Store, tmp_path: Path) -> None:
+    if isinstance(store, S3Store):
+        store = replace(store, part_bytes=5 << 20)
+    for turn, size in enumerate([1, 1, 1, 1, 1, 1, 6 << 20, 6 << 20]):  # the last ones travel in parts
+        key, bodies = f"two/{turn}", [letter * size for letter in (b"a", b"b", b"a", b"b")]
+
+        def write(number: int, key: str = key, bodies: list[bytes] = bodies) -> bool:
+            file = tmp_path / f"{number}"
+            file.write_bytes(bodies[number])
+            try:
+                store.put_file(key, file)
+            except Conflict:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            done = list(pool.map(write, range(4)))
+        kept = store.get(key)
+        assert done == [body == kept for body in bodies]  # of equal bytes each writer may believe that it was the one
 
 
 def test_a_missing_object_is_not_found_by_its_name(store: Store) -> None:
@@ -98,8 +120,6 @@ def test_a_pointer_moves_only_from_the_state_that_was_read(store: Store) -> None
 
 
 def test_of_many_writers_that_read_the_same_state_one_wins(store: Store) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     etag = store.swap("race/p", b"0", None)
 
     def swap(number: int) -> bool:

@@ -26,7 +26,7 @@ PASS, INCONCLUSIVE, FAIL = Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL
 def decide(reference: Reference, rows: pd.DataFrame, first: int = 0, last: int = 7, **more: Any) -> Decision:
     start, end = START + timedelta(days=first), START + timedelta(days=last)
     previous, labelled = more.get("previous"), more.get("labelled", rows)
-    return judge("m", reference, rows, labelled, previous, DriftSettings(), start, end, end, {})
+    return judge("m", reference, rows, labelled, previous, DriftSettings(), start, end, end, {}, more.get("recent"))
 
 
 def hint(decision: Decision, name: str) -> Evidence:
@@ -126,6 +126,16 @@ def test_features_that_move_together_are_a_hint(draw: Draw) -> None:
     few = decide(reference, wide(draw(0, 2), 0.8), 0, 2)
     assert hint(few, "joint").verdict is INCONCLUSIVE
     assert few.details["joint"] is None
+    for correlation, verdict in ((0.8, INCONCLUSIVE), (0.0, PASS)):  # a day is judged with those before it
+        lately = wide(draw(0, 7), correlation)
+        daily = decide(reference, lately, 6, 7, recent=lately)
+        assert hint(daily, "joint").verdict is verdict
+        assert daily.details["joint"] is not None
+        assert daily.details["rows"] == 200
+        alone = decide(reference, lately, 6, 7)
+        assert [daily.details[name] for name in ("features", "days")] == [
+            alone.details[name] for name in ("features", "days")
+        ]
 
 
 def test_answers_that_move_alone_are_drift(draw: Draw) -> None:

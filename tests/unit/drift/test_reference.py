@@ -68,6 +68,28 @@ def test_the_order_of_rows_changes_nothing() -> None:
     assert built[0].digest == built[1].digest
 
 
+@pytest.mark.parametrize(
+    ("importance", "business", "expected"),
+    [
+        (WEIGHTS, {}, {"temp": 0.6, "hour": 0.2, "carrier": 0.2}),
+        (WEIGHTS, {"hour": 3.0}, {"temp": 3 / 7, "hour": 3 / 7, "carrier": 1 / 7}),
+        (WEIGHTS, {"temp": 0.0}, {"temp": 0.0, "hour": 0.5, "carrier": 0.5}),
+        ({}, {"temp": 2.0}, {"temp": 0.5, "hour": 0.25, "carrier": 0.25}),
+        ({"temp": 1.0}, {"hour": 9.0}, {"temp": 1.0, "hour": 0.0, "carrier": 0.0}),  # a factor, no weight of its own
+    ],
+)
+def test_weights_are_importance_times_what_the_business_asks_for(
+    importance: dict[str, float], business: dict[str, float], expected: dict[str, float]
+) -> None:
+    settings = DriftSettings(business_weights=business)
+    built = build_reference(frame(), FEATURES, importance, settings, 0.2)
+    assert built.weights == pytest.approx(expected)
+    answered = build_reference(frame().assign(answer=0.5), FEATURES, importance, settings, 0.2)
+    assert answered.weights == pytest.approx({**{n: 0.9 * w for n, w in expected.items()}, "answer": 0.1})
+    read = Reference.from_bytes(built.to_bytes())
+    assert (read.weights, read.settings.business_weights) == (built.weights, business)
+
+
 def test_impossible_references_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="lacks hour"):
         build_reference(frame().drop(columns="hour"), FEATURES, WEIGHTS, DriftSettings(), 0.2)

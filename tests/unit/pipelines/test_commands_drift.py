@@ -1,13 +1,17 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+import pipelines
 from assets.decision import Decision, Evidence
 from assets.door import decision_key
 from assets.verdict import Verdict
+from pipelines import environments, local
 from pipelines.cli import main
 from pipelines.commands_drift import latest, page
 from resources.errors import NotFound
@@ -59,6 +63,30 @@ def test_without_a_stack_it_is_one_line(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["drift", "churn", "--partition", "2024-01-05", "--home", str(tmp_path)])
     assert found.exit_code == 1
     assert "no stack was started here" in found.output
+
+
+def test_json_is_the_record_and_the_page_is_of_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, made = MemoryStore(), replace(decision(), model="flight_delay", as_of=datetime(2013, 2, 8, tzinfo=UTC))
+    store.put(decision_key(made), made.to_json())
+    models = SimpleNamespace(models=Path(pipelines.__file__).parent / "models")
+    for module, name, value in (
+        (local, "read_addresses", None),
+        (local, "stack_environment", {}),
+        (environments, "enter", models),
+        (environments, "ports", SimpleNamespace(store=store)),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(main, ["drift", "flight_delay", "--partition", *words])
+
+    found = asked("2013-02-01", "--json")
+    assert (found.exit_code, json.loads(found.output)) == (0, json.loads(made.to_json()))
+    assert asked("2013-02-01").output == "\n".join(page(made.to_dict())) + "\n"
+    for words, said in ((["2013-02-02"], "none of flight_delay"), (["2013-02-08"], "launch watch flight_delay")):
+        other = asked(*words)
+        assert other.exit_code != 0
+        assert said in other.output
 
 
 def test_the_page_says_how_often_alarms_really_came() -> None:

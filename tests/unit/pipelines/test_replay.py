@@ -18,6 +18,7 @@ from assets.drift.reference import Reference, build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
 from assets.verdict import Verdict
+from pipelines.commands_drift import page
 from pipelines.observer.rows import Answer
 from pipelines.observer.tables import answers_tables
 from resources.features import FeatureRegistry
@@ -142,6 +143,23 @@ def test_a_week_that_was_never_judged_is_judged_with_what_is_known_now(world: Wo
     assert world.decide(1).inputs["champion"] == "2"
 
 
+def test_a_day_is_tested_for_joint_drift_with_the_days_before_it_and_so_again_later(world: World) -> None:
+    ports = (world.store, world.lineage, world.traffic)
+    start = START + 6 * DAY
+
+    def decided() -> tuple[Decision, pd.DataFrame | None]:
+        return decide(MODEL, SETTINGS, DAY * 3, *ports, start, start + DAY)  # type: ignore[arg-type]
+
+    first, window = decided()
+    (joint,) = [item for item in first.evidence if item.name == "joint"]
+    assert joint.statistic is not None
+    assert window is not None
+    assert len(window) == first.details["rows"] == RATE
+    world.store.put(decision_key(first), first.to_json())
+    world.serve(0, shift=5.0, seed=1)
+    assert decided()[0].to_json() == first.to_json()
+
+
 def test_an_alarm_stays_one_until_it_is_retrained(world: World) -> None:
     world.serve(3, shift=2.0)
     alarmed = [world.decide(week).details["alarms"] for week in range(4)]
@@ -209,6 +227,10 @@ def test_check_record_metric_and_page_tell_one_verdict(world: World, week: int) 
     assert run.tags["verdict"] == record["verdict"]
     assert str(made.metadata["verdict"].value).endswith(record["verdict"])
     assert banner(record).count(f"{record['verdict']}: ") == 1
+    assert next(page(record)).endswith(f": {record['verdict']}")
+    if week == 5:
+        assert "NO DATA" in record["why"]
+        assert not any(check.passed for check in done.get_asset_check_evaluations())
 
     told = {item["name"]: item for item in record["evidence"]}
     for check in done.get_asset_check_evaluations():
