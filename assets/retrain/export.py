@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from assets.network import Network
+from assets.network import AnyNetwork
 from assets.retrain.serving_form import OPSETS, NotConvertible, finished, first_line, tensor
 from assets.scoring import as_served, score
 from assets.task import OUTPUTS, Task, answers, size
@@ -17,7 +17,7 @@ FRAMEWORKS = {"lightgbm": "lightgbm", "xgboost": "xgboost", "sklearn": "scikitle
 
 def framework(estimator: Any) -> str:
     """What fitted it: lightgbm, xgboost, scikitlearn or pytorch. `NotConvertible` for any other."""
-    if isinstance(estimator, Network):
+    if isinstance(estimator, AnyNetwork):
         return "pytorch"
     final = _final(estimator)
     # A subclass counts as what it is made of.
@@ -26,7 +26,7 @@ def framework(estimator: Any) -> str:
             return found
     raise NotConvertible(
         f"{type(final).__module__}.{type(final).__name__} is of no known framework: fit a scikit-learn, LightGBM or "
-        "XGBoost estimator, or return an assets.network.Network around a PyTorch module"
+        "XGBoost estimator, or return an assets.network.Network or RegressionNetwork around a PyTorch module"
     )
 
 
@@ -40,7 +40,7 @@ def to_onnx(estimator: Any, features: Mapping[str, str], task: Task = "binary") 
     if kind == "pytorch":
         from assets.retrain.torch_onnx import convert
 
-        return finished(convert(estimator, features))
+        return finished(convert(estimator, features), OUTPUTS[task][0])
     return finished(_converted(estimator, features, task), OUTPUTS[task][0])
 
 

@@ -1,12 +1,13 @@
-"""A `Network` as one ONNX graph: its columns by skl2onnx, its module by PyTorch's exporter, joined."""
+"""A network as one ONNX graph: its columns by skl2onnx, its module by PyTorch's exporter, joined."""
 
 import io
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from assets.network import Network
+from assets.network import AnyNetwork, Network
 from assets.retrain.serving_form import OPSETS, NotConvertible, first_line, tensor
+from assets.task import OUTPUTS, Task
 
 # Where the two graphs meet.
 SEAM = "network_input"
@@ -15,14 +16,15 @@ REMEDY = (
 )
 
 
-def convert(network: Network, features: Mapping[str, str]) -> Any:
-    """An `onnx.ModelProto` with one named input a column and the output `probabilities`, (n, 2) float."""
+def convert(network: AnyNetwork, features: Mapping[str, str]) -> Any:
+    """An `onnx.ModelProto` with one named input a column and the output of the network's task."""
     import onnx
 
+    task: Task = "binary" if isinstance(network, Network) else "regression"
     try:
         columns = _columns(network.columns, features)
         width = columns.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
-        module = onnx.load_from_string(_module(network.module, width))
+        module = onnx.load_from_string(_module(network.module, width, task))
         module = onnx.compose.add_prefix(module, "network/", rename_inputs=False, rename_outputs=False)
         # Both graphs were made for one opset, though each names only what it uses of it; either format holds both.
         for graph in (columns, module):
@@ -48,18 +50,23 @@ def _columns(columns: Any, features: Mapping[str, str]) -> Any:
     return made
 
 
-def _module(module: Any, width: int) -> bytes:
+def _module(module: Any, width: int, task: Task) -> bytes:
     import torch
 
-    class Probabilities(torch.nn.Module):  # type: ignore[misc]
-        """The logit as probabilities of both classes."""
+    output = OUTPUTS[task][0]
+
+    class Answers(torch.nn.Module):  # type: ignore[misc]
+        """What the module gives as the task's output: the logit as probabilities of both classes, or the number."""
 
         def __init__(self) -> None:
             super().__init__()
             self.module = module
 
         def forward(self, inputs: Any) -> Any:
-            chance = torch.sigmoid(self.module(inputs).reshape(-1, 1))
+            found = self.module(inputs).reshape(-1, 1)
+            if task == "regression":
+                return found
+            chance = torch.sigmoid(found)
             return torch.cat([1 - chance, chance], dim=1)
 
     sink = io.BytesIO()
@@ -67,12 +74,12 @@ def _module(module: Any, width: int) -> bytes:
         # The exporter that needs no second library is called the older one.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            Probabilities().eval(),
+            Answers().eval(),
             (torch.zeros(2, width),),
             sink,
             input_names=[SEAM],
-            output_names=["probabilities"],
-            dynamic_axes={SEAM: {0: "n"}, "probabilities": {0: "n"}},
+            output_names=[output],
+            dynamic_axes={SEAM: {0: "n"}, output: {0: "n"}},
             opset_version=OPSETS[""],
             dynamo=False,
         )

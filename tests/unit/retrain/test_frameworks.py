@@ -18,7 +18,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from assets.network import Network
+from assets.network import Network, RegressionNetwork
 from assets.recipe import icon, load_recipe
 from assets.retrain import torch_onnx
 from assets.retrain.export import framework, parity, to_onnx
@@ -169,7 +169,7 @@ def test_columns_and_module_of_a_network_become_one_graph(monkeypatch: pytest.Mo
     weights = np.random.default_rng(0).normal(size=rows.shape[1])
     widths: list[int] = []
 
-    def exported(module: Any, width: int) -> bytes:
+    def exported(module: Any, width: int, task: str) -> bytes:
         widths.append(width)
         return linear(weights)
 
@@ -178,6 +178,28 @@ def test_columns_and_module_of_a_network_become_one_graph(monkeypatch: pytest.Mo
     assert widths == [rows.shape[1]]
     assert [item.name for item in onnx.load_from_string(body).graph.input] == list(FEATURES)
     np.testing.assert_allclose(score(body, frame, FEATURES), 1 / (1 + np.exp(-rows @ weights)), atol=1e-5)
+
+
+@TORCH
+def test_a_network_that_answers_a_number_becomes_what_serving_reads_too() -> None:
+    import torch
+
+    frame = made_up(3000, seed=1)
+    inputs = as_served(frame, {"distance": "float", "temp": "float", "hour": "int"})
+    kinds = {"distance": "float", "temp": "float", "hour": "int"}
+    parts = [("gaps", SimpleImputer(), ["distance", "temp"]), ("whole", StandardScaler(), ["hour"])]
+    columns = ColumnTransformer(parts).fit(inputs)
+    torch.manual_seed(3)
+    estimator = RegressionNetwork(
+        columns, torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    )
+    body = to_onnx(estimator, kinds, "regression")
+    assert [item.name for item in onnx.load_from_string(body).graph.output] == ["prediction"]
+    assert parity(estimator, body, made_up(2000, seed=2), kinds, "regression") <= 1e-5
+    with pytest.raises(NotConvertible, match=r"serving needs \[0, 1\]"):
+        to_onnx(estimator, kinds, "binary")
+    with pytest.raises(NotConvertible, match="the recipe gives a classifier"):
+        to_onnx(Network(columns, estimator.module), kinds, "regression")
 
 
 @TORCH
