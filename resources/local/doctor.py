@@ -16,6 +16,7 @@ import psutil
 
 from resources.errors import ModelNotReady, ServingError, TrimtabError
 from resources.local import gpu, triton
+from resources.local.busy import others_percent, spent
 from resources.local.check import FAIL, NOT_HERE, PASS, Check, said
 from resources.local.probes import fetch
 from resources.model_analyzer import PERF_FLAGS
@@ -99,11 +100,11 @@ def _triton(servers: Path) -> Iterator[Check]:
                 url = f"http://127.0.0.1:{http}"
                 yield loaded(json.loads(fetch(f"{url}/v2"))["version"])
                 yield model_control(url, key, Path(f"/proc/{process}/cmdline").read_bytes())
-                # What else runs here comes and goes: it is looked at before and after, while our Triton idles.
-                before, others = calibrate(servers, folder), psutil.cpu_percent(1.0)
+                # What else runs here comes and goes: it is counted over the very time in which we measure.
+                began, before = spent(), calibrate(servers, folder)
                 curve = _curve(servers, folder, grpc)
-                others = max(others, psutil.cpu_percent(1.0))
                 runs_per_s = (before + calibrate(servers, folder)) / 2
+                others = others_percent(began, spent(), psutil.cpu_count() or 1)
                 yield core_speed(runs_per_s, others)
                 yield throughput(curve, runs_per_s, others)
                 yield _metrics(lambda: fetch(f"http://127.0.0.1:{metrics}/metrics").decode())

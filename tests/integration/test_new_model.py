@@ -3,18 +3,24 @@
 import json
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from assets.canary.driver import load
+from assets.canary.rollout import Phase
 from assets.scoring import score
 from pipelines import local
+from pipelines.demo.clients import Clients, Pace
 from pipelines.environments import enter, ports
 from resources.local.processes import marked
 from resources.local.stack import down
@@ -23,8 +29,8 @@ from tests.customers import customers, spenders
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 # By model: the target, and the table. One answers a chance, one a number of thousands.
 TABLES = {"churn": ("churned", customers), "spend": ("spent", spenders)}
-# The last whole day but one of the rows.
-PARTITION = "2024-05-03"
+# The last whole days but one of the rows.
+PARTITION, NEXT = "2024-05-03", "2024-05-04"
 TYPES = {"plan": "string", "Monthly_fee": "float", "monthly_fee_2": "int", "calls": "float", "paperless": "int"}
 ROW = {"plan": "basic", "Monthly_fee": 45.0, "monthly_fee_2": 3, "calls": 2.0, "paperless": 1}
 DATATYPES = {"string": "BYTES", "float": "FP32", "int": "INT64"}
@@ -77,6 +83,29 @@ def answer_of(found: Mapping[str, Any]) -> float:
     return float(output["data"][-1])
 
 
+@contextmanager
+def sending(gateway: str, model: str) -> Iterator[Clients]:
+    """Customers ask until the block ends, each of another fee."""
+    fees, over = np.random.default_rng(5).normal(30, 8, 200), threading.Event()
+
+    def ask() -> None:
+        number = 0
+        while not over.is_set():
+            keys = [f"live-{number + i}" for i in range(len(fees))]
+            rows = pd.DataFrame({name: [value] * len(fees) for name, value in ROW.items()})
+            clients.send(rows.assign(Monthly_fee=fees, entity=keys, event_time=pd.Timestamp.now("UTC")))
+            number += len(fees)
+
+    with Clients(gateway, model, TYPES, Pace(150)) as clients:
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            yield clients
+        finally:
+            over.set()
+            asking.join()
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_becomes_a_model_that_answers_as_it_was_fitted(place: Path, name: str) -> None:
     home, began = place / "home", time.monotonic()
@@ -100,3 +129,22 @@ def test_a_table_becomes_a_model_that_answers_as_it_was_fitted(place: Path, name
     checked = json.loads(doors.store.get(key))
     assert (checked["verdict"], checked["details"]["rows"]) == ("INCONCLUSIVE", 1)
     print(f"{name}: drift: {checked['why']}")
+
+
+def test_a_challenger_that_answers_numbers_is_promoted_while_clients_ask(place: Path) -> None:
+    home = place / "home"
+    addresses = local.read_addresses(home)
+    words = ("--partition", NEXT, "--home", home, "--models", place / "models")
+    with sending(addresses.gateway, "spend") as clients:
+        assert trimtab("launch", "release", "spend", *words).endswith("success\n")
+    assert clients.count.failed == 0, clients.count.failures
+    doors = ports(enter(local.stack_environment(addresses, home)))
+    found = load(doors.store, "spend")
+    assert found is not None
+    ended = found[0]
+    assert (ended.version, ended.phase) == (2, Phase.PROMOTED), ended.reason
+    answered = asked(addresses.gateway, "spend")
+    assert answered["model_version"] == "2"
+    (expected,) = score(doors.lineage.onnx("spend", 2), pd.DataFrame([ROW]), TYPES)
+    assert answer_of(answered) == pytest.approx(expected, rel=1e-5)
+    print(f"spend 2: {clients.count.served} answers: {ended.reason}")
