@@ -14,7 +14,7 @@ from assets.cells import Cells, build_cells, cells_key
 from assets.champion import champion, reference_key
 from assets.door import check_results, gate, interval, record, room
 from assets.drift.labels import losses
-from assets.drift.reference import build_reference
+from assets.drift.reference import Reference, build_reference
 from assets.drift.settings import DriftSettings
 from assets.model import Model
 from assets.recipe import icon
@@ -193,7 +193,8 @@ def _rival(
         return Rival()
     scorer = Scorer(lineage.onnx(model, current.version))
     change = schema_change(scorer.features, job.features, settings.accept_schema, context.run.tags.get(ACCEPT_TAG, ""))
-    return Rival(current.version, change, scorer(holdout, scorer.features) if change.comparable else None)
+    scores = scorer(holdout, scorer.features) if change.comparable else None
+    return Rival(current.version, change, scores, Reference.from_bytes(current.reference).end)
 
 
 def _register(

@@ -24,11 +24,15 @@ from assets.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """The champion on the hold-out: no version before the first release, no scores where it cannot answer the rows."""
+    """The champion on the hold-out: no version before the first release, no scores where it cannot answer the rows.
+
+    seen_until: event time of the last row that it was fitted on.
+    """
 
     version: int | None = None
     change: SchemaChange | None = None
     scores: np.ndarray | None = None
+    seen_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,18 @@ def evaluated(
     if rival.version is not None:
         inputs["champion"] = str(rival.version)
     judged = judge(
-        name, holdout, job.target, scores, rival.scores, settings, fitted.parity, as_of, inputs, rival.change, job.task
+        name,
+        holdout,
+        job.target,
+        scores,
+        rival.scores,
+        settings,
+        fitted.parity,
+        as_of,
+        inputs,
+        rival.change,
+        job.task,
+        rival.seen_until,
     )
     details: dict[str, Any] = {**judged.details, "lookback_days": window.days}
     slices = judged.details.get("slices", ())

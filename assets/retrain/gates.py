@@ -12,6 +12,7 @@ from assets.decision import Decision, Evidence
 from assets.retrain.measures import auc, calibration_error, constant_loss, losses, skill, upper_bound
 from assets.retrain.schema import ACCEPT_TAG, SchemaChange
 from assets.retrain.settings import TrainingSettings
+from assets.retrain.unseen import compared
 from assets.task import Task
 from assets.verdict import Verdict
 
@@ -41,13 +42,15 @@ def judge(
     inputs: Mapping[str, str],
     change: SchemaChange | None = None,
     task: Task = "binary",
+    seen_until: datetime | None = None,
 ) -> Decision:
     """May this candidate get a version? candidate, champion: (n,) answers to the rows of `holdout`.
 
     `holdout` has event_time, the target and the slice columns. change: of the inputs against the champion's, None
-    without one; champion may be None where it cannot answer the rows for that. Evidence: schema, floor, champion,
-    slices, calibration, parity; schema alone when it does not hold, floor alone (INCONCLUSIVE) when the hold-out is too
-    small.
+    without one; champion may be None where it cannot answer the rows for that. seen_until: of the last row that the
+    champion was fitted on. Rows of the hold-out up to it are compared on only where there are too few others, and then
+    prove nothing against the candidate. Evidence: schema, floor, champion, slices, calibration, parity; schema alone
+    when it does not hold, floor alone (INCONCLUSIVE) when the hold-out is too small.
     """
     schema = _schema(holdout, target, candidate, champion, settings, change, task)
     recorded = {"schema": change.as_details()} if change is not None and change.names else {}
@@ -59,11 +62,17 @@ def judge(
     days = holdout["event_time"].dt.floor("D").to_numpy()
     mine = losses(labels, candidate, task)
     theirs = losses(labels, champion, task) if champion is not None else None
-    slices, table = _slices(holdout, mine, theirs, settings)
+    common = compared(holdout["event_time"], seen_until, lambda rows: not _shortage(labels[rows], settings, task))
+    rows = common.rows if theirs is not None else np.ones(len(labels), dtype=bool)
+    old = theirs[rows] if theirs is not None else None
+    against = _champion(days[rows], mine[rows], old, settings, change)
+    slices, table = _slices(holdout[rows], mine[rows], old, settings)
+    if theirs is not None:
+        against, slices = common.fair(against), common.fair(slices) if settings.slices else slices
     evidence = (
         schema,
         _floor(labels, candidate, settings, task),
-        _champion(days, mine, theirs, settings, change),
+        against,
         slices,
         _calibration(labels, candidate, champion, settings, task),
         _parity(parity, settings),

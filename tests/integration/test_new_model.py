@@ -29,8 +29,8 @@ from tests.customers import customers, spenders
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 # By model: the target, and the table. One answers a chance, one a number of thousands.
 TABLES = {"churn": ("churned", customers), "spend": ("spent", spenders)}
-# The last whole days but one of the rows.
-PARTITION, NEXT = "2024-05-03", "2024-05-04"
+# A fortnight later there is a whole hold-out that the first release has not seen.
+PARTITION, NEXT = "2024-04-20", "2024-05-04"
 TYPES = {"plan": "string", "Monthly_fee": "float", "monthly_fee_2": "int", "calls": "float", "paperless": "int"}
 ROW = {"plan": "basic", "Monthly_fee": 45.0, "monthly_fee_2": 3, "calls": 2.0, "paperless": 1}
 DATATYPES = {"string": "BYTES", "float": "FP32", "int": "INT64"}

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -164,6 +165,16 @@ def test_a_candidate_is_registered_and_both_sides_name_each_other(room: Room) ->
     assert [run.tags["decision"] for run in gates] == [tags["decision"]]
     assert gates[0].dataset is not None
     assert gates[0].dataset.digest == tags["dataset.digest"]
+
+
+def test_a_champion_of_the_same_rows_is_said_to_have_seen_them(room: Room) -> None:
+    assert room.run().success
+    room.lineage.set_alias("made", "champion", 1)
+    assert room.run().success
+    told = [json.loads(run.artifacts["decision.json"]) for run in room.lineage.runs.values() if run.kind == "retrain"]
+    first, second = (record["why"] for record in told)
+    assert "There is no champion yet" in first
+    assert re.search(r"The champion was fitted on (\d+) of these \1 rows", second), second
 
 
 NUMBERS = """

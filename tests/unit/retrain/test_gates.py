@@ -1,6 +1,6 @@
 """The retrain gate: nothing unproven gets a version, and too little data is said first."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -236,3 +236,47 @@ def test_numbers_that_cannot_be_judged_say_so() -> None:
     broken = judge("m", frame, "late", answers, None, TrainingSettings(), 0.0, AS_OF, {}, task="regression")
     assert "1 answers that are no numbers" in broken.why
     assert broken.verdict is Verdict.FAIL
+
+
+def remembering(frame: pd.DataFrame, chance: np.ndarray, until: datetime) -> np.ndarray:
+    """A champion that knows by heart what it was fitted on, and guesses at the rest."""
+    seen = (frame["event_time"] <= pd.Timestamp(until)).to_numpy()
+    return np.where(seen, np.clip(frame["late"], 0.02, 0.98), np.roll(chance, 1))
+
+
+def against(frame: pd.DataFrame, candidate: np.ndarray, champion: np.ndarray, until: datetime) -> Decision:
+    bounds = TrainingSettings(slices=("origin",))
+    return judge("flights", frame, "late", candidate, champion, bounds, 0.0, AS_OF, {}, seen_until=until)
+
+
+@pytest.mark.parametrize("days", [1, 3, 5])
+def test_a_champion_is_compared_on_rows_that_it_was_not_fitted_on(days: int) -> None:
+    frame, chance = holdout()
+    until = AS_OF - timedelta(days=days)
+    champion = remembering(frame, chance, until)
+    assert verdicts(decide(frame, chance, champion))["champion"] is Verdict.FAIL  # as if it had not seen them
+    decision = against(frame, chance, champion, until)
+    assert verdicts(decision) == dict.fromkeys(NAMES, Verdict.PASS)
+    rows = int((frame["event_time"] > pd.Timestamp(until)).sum())
+    assert f"Compared on the {rows} rows after the champion's own." in decision.why
+    assert sum(row["rows"] for row in decision.details["slices"]) == rows
+
+
+def test_rows_that_the_champion_has_seen_prove_nothing_against_a_candidate_but_may_speak_for_it() -> None:
+    frame, chance = holdout()
+    until = AS_OF - timedelta(hours=1)
+    losing = against(frame, chance, remembering(frame, chance, until), until)
+    assert verdicts(losing)["champion"] is Verdict.INCONCLUSIVE
+    assert losing.verdict is Verdict.INCONCLUSIVE
+    assert "The champion was fitted on 39" in losing.why
+    assert "when enough rows after the champion's fit have their labels" in losing.why
+    holding = against(frame, chance, np.full(len(frame), 0.5), until)
+    assert holding.verdict is Verdict.PASS
+
+
+def test_a_hold_out_that_is_new_to_both_is_compared_as_ever() -> None:
+    frame, chance = holdout()
+    worse = np.full(len(frame), 0.5)
+    for until in (AS_OF - timedelta(days=30), AS_OF - timedelta(days=7, seconds=1)):
+        assert against(frame, worse, chance, until) == against(frame, worse, chance, datetime(2000, 1, 1, tzinfo=UTC))
+        assert verdicts(against(frame, worse, chance, until))["champion"] is Verdict.FAIL
