@@ -62,18 +62,16 @@ def judge(
     days = holdout["event_time"].dt.floor("D").to_numpy()
     mine = losses(labels, candidate, task)
     theirs = losses(labels, champion, task) if champion is not None else None
-    common = compared(holdout["event_time"], seen_until, lambda rows: not _shortage(labels[rows], settings, task))
-    rows = common.rows if theirs is not None else np.ones(len(labels), dtype=bool)
-    old = theirs[rows] if theirs is not None else None
+    rival_saw = seen_until if theirs is not None else None
+    common = compared(holdout["event_time"], rival_saw, lambda rows: not _shortage(labels[rows], settings, task))
+    rows, old = common.rows, theirs[common.rows] if theirs is not None else None
     against = _champion(days[rows], mine[rows], old, settings, change)
     slices, table = _slices(holdout[rows], mine[rows], old, settings)
-    if theirs is not None:
-        against, slices = common.fair(against), common.fair(slices) if settings.slices else slices
     evidence = (
         schema,
         _floor(labels, candidate, settings, task),
-        against,
-        slices,
+        common.fair(against),
+        common.fair(slices),
         _calibration(labels, candidate, champion, settings, task),
         _parity(parity, settings),
     )

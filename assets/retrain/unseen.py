@@ -29,7 +29,12 @@ class Compared:
         return "" if self.rows.all() else f" Compared on the {int(self.rows.sum())} rows after the champion's own."
 
     def fair(self, evidence: Evidence) -> Evidence:
-        """A candidate that holds against a champion on its own rows holds; one that does not is not proven worse."""
+        """A candidate that holds against a champion on its own rows holds; one that does not is not proven worse.
+
+        Evidence without a statistic compared nothing.
+        """
+        if evidence.statistic is None:
+            return evidence
         if self.seen and evidence.verdict is Verdict.FAIL:
             remedy = " That is no fair loss: judge again when enough rows after the champion's fit have their labels."
             return replace(evidence, verdict=Verdict.INCONCLUSIVE, why=evidence.why + self.said() + remedy)

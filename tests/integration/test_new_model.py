@@ -132,6 +132,7 @@ def test_a_table_becomes_a_model_that_answers_as_it_was_fitted(place: Path, name
 
 
 def test_a_challenger_that_answers_numbers_is_promoted_while_clients_ask(place: Path) -> None:
+    """The second release of the model that the test before released."""
     home = place / "home"
     addresses = local.read_addresses(home)
     words = ("--partition", NEXT, "--home", home, "--models", place / "models")
