@@ -59,7 +59,7 @@ def lines(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_row(*_config(item))}  infeasible: {item['reason']}"
     if "band" in details:
         loud = "" if details.get("quiet", True) else ": not a quiet machine, nothing of this is kept"
-        yield f"noise band {details['band']:.1%}, the same configuration measured twice{loud}"
+        yield f"noise band {details['band']:.1%}, of the same configuration measured again{loud}"
     yield f"choice: {record['why']}"
     cost = (details.get("choice") or {}).get("cost_per_million")
     if cost is not None:

@@ -74,7 +74,7 @@ class AnalyzerRun:
     def wanted(self, names: Sequence[str]) -> bool:
         """Whether what is left of this run is what is still to measure."""
         left = [trial.name for trial in self.trials if trial.source not in self.done]
-        return bool(names) and all(name in names for name in left)
+        return bool(left and names) and all(name in names for name in left)
 
     def close(self, code: int, broken: str) -> None:
         """The run has ended with `code`: what was tried without a measurement can't be served.

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from assets.decision import Decision, Evidence
+from assets.profile.confirm import believed
 from assets.profile.objective import cost_per_million, excess, latency, limits, nearest_limit, told, value
 from assets.profile.points import Failed, Point, merged, noise_band, repeated
 from assets.profile.settings import ProfileSettings, Setting
@@ -26,7 +27,8 @@ def choose(
     """PASS with `details.choice`, or FAIL when nothing measured keeps to the latency objective.
 
     points: as measured; one configuration, the default where it can be served, stands in them twice, an A/A control:
-    the two differ by noise alone, so a smaller gain than theirs is no gain. failed: what could not be served.
+    the two differ by noise alone, so a smaller gain than theirs is no gain. Another than the default is chosen only
+    when both were measured again (`assets.profile.confirm`). failed: what could not be served.
     """
     details: dict[str, Any] = {
         "points": [asdict(point) for point in points],
@@ -72,6 +74,12 @@ def _judged(points: Sequence[Point], failed: Sequence[Failed], settings: Profile
         missed = Evidence("latency", Verdict.FAIL, why, *nearest_limit(nearest, settings))
         return why, (missed, noise), {"band": band, "nearest": asdict(nearest)}
     chosen, reason = _best(within, settings.candidates[0], least, settings)
+    start = next((point for point in within if point.config == settings.candidates[0]), None)
+    if start and chosen is not start and not believed(points, chosen.config, start.config):
+        reason = f"the default at {told(start, settings)}: {chosen} led by {_gain(chosen, start, settings):.1%}, "
+        chosen, reason = start, reason + "but was not measured often enough beside it"
+    elif chosen is start:
+        reason += _fallen(points, start.config)
     if failed:
         reason += f"; {len(failed)} could not be served"
     why = f"{chosen}: {latency(chosen, settings)} at {chosen.throughput_per_s:.0f}/s"
@@ -81,8 +89,18 @@ def _judged(points: Sequence[Point], failed: Sequence[Failed], settings: Profile
     return f"{chosen}: {reason}", (kept, noise), more
 
 
+def _fallen(points: Sequence[Point], default: Setting) -> str:
+    """What became of a configuration that led and was measured again, '' without one."""
+    groups = [group for group in repeated(points) if group[0].config != default]
+    return "".join(
+        f"; {first} seemed best at {first.throughput_per_s:.0f}/s, and "
+        f"{', '.join(f'{point.throughput_per_s:.0f}/s' for point in again)} when measured again"
+        for first, *again in groups
+    )
+
+
 def pick(points: Sequence[Point], settings: ProfileSettings) -> Point | None:
-    """The best of what was measured within the limits; None when nothing is, or nothing was measured twice."""
+    """What leads within the limits, believed or not; None when nothing is, or nothing was measured twice."""
     within = [point for point in merged(points) if excess(point, settings) <= 1]
     if not within or not repeated(points):
         return None
@@ -109,7 +127,7 @@ def answered(decision: Decision, difference: float | None, tolerance: float) -> 
 
 
 def _noise(band: float, least: float, settings: ProfileSettings) -> str:
-    why = f"the same configuration measured twice differed by {band:.1%}: a gain up to {least:.1%} counts as none"
+    why = f"measured again, the same configuration differed by {band:.1%}: a gain up to {least:.1%} counts as none"
     if band > settings.quiet_band:
         why += f"; the machine was not quiet (more than {settings.quiet_band:.0%}), so nothing measured is kept"
     return why
@@ -125,11 +143,15 @@ def _best(within: Sequence[Point], default: Setting, least: float, settings: Pro
         return best, f"the best within the objective at {told(best, settings)}; the default is not within it"
     if best.config == default:
         return start, f"the default at {told(start, settings)}: none beats it by more than {least:.1%}"
-    base = value(start, settings)
-    gain = value(best, settings) / base - 1 if base else math.inf
+    gain = _gain(best, start, settings)
     if gain <= least:
         return start, f"the default at {told(start, settings)}: {best} gains {gain:.1%}, no more than {least:.1%}"
     return best, f"{told(best, settings)}, {gain:.1%} more than the default, beyond the {least:.1%} of noise"
+
+
+def _gain(point: Point, base: Point, settings: ProfileSettings) -> float:
+    worth = value(base, settings)
+    return value(point, settings) / worth - 1 if worth else math.inf
 
 
 def choice_of_point(chosen: Point, settings: ProfileSettings) -> dict[str, Any]:

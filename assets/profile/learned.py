@@ -12,7 +12,8 @@ from statistics import fmean, stdev
 
 from assets.profile.cache import Profile
 from assets.profile.choice import pick
-from assets.profile.objective import value
+from assets.profile.confirm import missing
+from assets.profile.objective import excess, value
 from assets.profile.points import Failed, Point, merged, noise_band, repeated
 from assets.profile.settings import ProfileSettings, Setting
 
@@ -77,8 +78,25 @@ def plan(
     past: usable profiles of this device. One configuration is measured twice as the A/A control: the default, or the
     best so far when that can't be served. On an unseen device the repeat comes last, so that the noise is that of the
     whole search; on a known one it comes third, so that the search can end there. earlier: how many of the points come
-    from a sweep that was interrupted: its control is measured once more, so that the noise is that of both.
+    from a sweep that was interrupted: its control is measured once more, so that the noise is that of both. When the
+    search is over and another than the default leads, both are measured again.
     """
+    return _search(settings, past, points, failed, earlier) or _again(settings, points, failed)
+
+
+def _again(settings: ProfileSettings, points: Sequence[Point], failed: Sequence[Failed]) -> list[Setting]:
+    broken = {item.config for item in failed}
+    served = [point for point in points if point.config not in broken]
+    leader, default = pick(served, settings), settings.candidates[0]
+    allowed = {point.config for point in merged(served) if excess(point, settings) <= 1}
+    if leader is None or leader.config == default or default not in allowed:
+        return []
+    return missing(served, leader.config, default)
+
+
+def _search(
+    settings: ProfileSettings, past: Sequence[Profile], points: Sequence[Point], failed: Sequence[Failed], earlier: int
+) -> list[Setting]:
     left = _left(settings, past, points, failed)
     control = next((group[0].config for group in repeated(points[:earlier])), None)
     broken = {item.config for item in failed}

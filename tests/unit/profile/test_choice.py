@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from assets.decision import Decision
 from assets.profile.choice import answered, choose, pick
+from assets.profile.confirm import MEASUREMENTS
 from assets.profile.objective import excess, value
 from assets.profile.points import Failed, Point, merged, noise_band
 from assets.profile.settings import ProfileSettings, Setting
@@ -32,13 +33,32 @@ def chosen(decision: Decision) -> tuple[int, int]:
     return decision.details["choice"]["instances"], decision.details["choice"]["max_queue_delay_us"]
 
 
-DEFAULTS = (point(1, 0, 1000, source="default"), point(1, 0, 1020))
+DEFAULTS = (point(1, 0, 1000, source="default"), point(1, 0, 1020), point(1, 0, 1010))
+
+
+def again(*measured: Any) -> list[Point]:
+    """What a configuration measured as often as is asked for gave, each time the same."""
+    return [point(*measured)] * MEASUREMENTS
 
 
 def test_a_gain_beyond_noise_is_taken() -> None:
-    decision = decide(*DEFAULTS, point(2, 0, 1500), point(2, 500, 1300))
+    decision = decide(*DEFAULTS, *again(2, 0, 1500), point(2, 500, 1300))
     assert (decision.verdict, chosen(decision)) == (Verdict.PASS, (2, 0))
     assert "more than the default" in decision.why
+
+
+@pytest.mark.parametrize("points", [(*DEFAULTS, point(2, 0, 1500)), (*DEFAULTS[:2], *again(2, 0, 1500))])
+def test_a_gain_that_was_not_measured_again_beside_the_default_is_not_taken(points: tuple[Point, ...]) -> None:
+    decision = decide(*points)
+    assert (decision.verdict, chosen(decision)) == (Verdict.PASS, (1, 0))
+    assert "led by 4" in decision.why
+    assert "not measured often enough" in decision.why
+
+
+def test_what_seemed_best_and_fell_back_is_told() -> None:
+    decision = decide(*DEFAULTS, point(2, 0, 1500), point(2, 0, 1000), point(2, 0, 900))
+    assert chosen(decision) == (1, 0)
+    assert "2 instances with a delay of 0 µs seemed best at 1500/s, and 1000/s, 900/s when measured again" in decision.why
 
 
 def test_a_gain_within_the_measured_noise_is_none() -> None:
@@ -54,7 +74,7 @@ def test_two_measurements_that_happen_to_agree_do_not_make_every_gain_real() -> 
 
 
 def test_ties_go_to_fewer_instances_then_to_the_smaller_delay() -> None:
-    decision = decide(*DEFAULTS, point(2, 500, 1500), point(1, 500, 1480), point(2, 0, 1510))
+    decision = decide(*DEFAULTS, point(2, 500, 1500), *again(1, 500, 1480), point(2, 0, 1510))
     assert chosen(decision) == (1, 500)
 
 
@@ -92,8 +112,8 @@ def test_the_default_is_what_the_spec_lists_first() -> None:
 
 
 def test_the_record_holds_every_point_the_band_and_the_whole_choice() -> None:
-    details = decide(*DEFAULTS, point(2, 0, 1500)).to_dict()["details"]
-    assert len(details["points"]) == 3
+    details = decide(*DEFAULTS, *again(2, 0, 1500)).to_dict()["details"]
+    assert len(details["points"]) == 6
     assert details["choice"] == {
         "instances": 2,
         "max_queue_delay_us": 0,
@@ -120,7 +140,7 @@ def test_no_throughput_at_all_is_all_noise() -> None:
 
 def test_what_could_not_be_served_is_named_and_the_rest_is_chosen_from() -> None:
     broken = Failed(Setting(2, 0), "it took Triton down")
-    decision = choose("m", [*DEFAULTS, point(2, 500, 1500)], SETTINGS, NOW, {}, [broken])
+    decision = choose("m", [*DEFAULTS, *again(2, 500, 1500)], SETTINGS, NOW, {}, [broken])
     assert (decision.verdict, chosen(decision)) == (Verdict.PASS, (2, 500))
     assert "1 could not be served" in decision.why
     assert decision.details["infeasible"][0]["reason"] == "it took Triton down"
@@ -164,20 +184,20 @@ def test_each_latency_limit_counts_and_an_unknown_percentile_keeps_to_none() -> 
 
 def test_for_cost_the_second_instance_must_earn_its_price() -> None:
     paid = ProfileSettings(objective="cost", instance_hour_price=3.6)
-    faster = decide(*DEFAULTS, point(2, 0, 1900), settings=paid)
+    faster = decide(*DEFAULTS, *again(2, 0, 1900), settings=paid)
     assert chosen(faster) == (1, 0)
-    worth = decide(*DEFAULTS, point(2, 0, 2500), settings=paid)
+    worth = decide(*DEFAULTS, *again(2, 0, 2500), settings=paid)
     assert chosen(worth) == (2, 0)
     assert worth.details["choice"]["cost_per_million"] == pytest.approx(2 * 3.6 / 3600 / 2500 * 1e6)
-    assert chosen(decide(*DEFAULTS, point(2, 0, 1900))) == (2, 0)
+    assert chosen(decide(*DEFAULTS, *again(2, 0, 1900))) == (2, 0)
 
 
 def test_the_picked_one_is_the_chosen_one() -> None:
-    points = [*DEFAULTS, point(2, 0, 1500)]
+    points = [*DEFAULTS, *again(2, 0, 1500)]
     taken = pick(points, SETTINGS)
     assert taken is not None
     assert taken.config[:2] == chosen(decide(*points))
-    assert pick(points[1:], SETTINGS) is None
+    assert pick([DEFAULTS[0], point(2, 0, 1500)], SETTINGS) is None
 
 
 @pytest.mark.parametrize(
@@ -206,11 +226,11 @@ RATES = st.floats(1, 1e5)
 LATENCIES = st.floats(0.1, 50)
 
 
-@given(st.lists(st.tuples(RATES, LATENCIES), min_size=5, max_size=5), st.sampled_from(["throughput", "cost"]))
+@given(st.lists(st.tuples(RATES, LATENCIES), min_size=9, max_size=9), st.sampled_from(["throughput", "cost"]))
 def test_whatever_is_chosen_keeps_to_the_objective_and_never_loses_to_the_default(
     measured: Any, objective: Any
 ) -> None:
-    configs = [(1, 0), (1, 0), (1, 500), (2, 0), (2, 500)]
+    configs = [(1, 0), (1, 0), (1, 0), (1, 500), *3 * [(2, 0)], (2, 500), (2, 500)]
     points = [point(*config, rate, p99) for config, (rate, p99) in zip(configs, measured, strict=True)]
     settings = SETTINGS.model_copy(update={"objective": objective, "instance_hour_price": 1.0})
     decision = decide(*points, settings=settings)

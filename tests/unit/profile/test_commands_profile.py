@@ -14,7 +14,8 @@ from tests.fakes import MemoryStore
 POINTS = [
     Point(1, 0, 4, 1000.0, 2.0, "default"),
     Point(1, 0, 4, 1050.0, 2.5, "config_0"),
-    Point(2, 0, 4, 1600.0, 2.25, "config_1", p95_latency_ms=1.5),
+    *3 * [Point(2, 0, 4, 1600.0, 2.25, "config_1", p95_latency_ms=1.5)],
+    Point(1, 0, 4, 1025.0, 2.5, "config_0"),
 ]
 FAILED = [Failed(Setting(2, 500), "it took Triton down, which ended with -9")]
 
@@ -37,12 +38,12 @@ def test_points_band_choice_and_reason_are_told(store: MemoryStore) -> None:
     told = list(lines(last_record(store, "flight", 1)))
     assert told[0] == "flight:1 as of 2013-02-01T00:00:00+00:00: PASS"
     assert told[1] == "on a CPU, 2 threads, driver none, 2.51"
-    assert [line.endswith("chosen") for line in told[3:6]] == [False, False, True]
+    assert [line.endswith("chosen") for line in told[3:9]] == [False, False, True, True, True, False]
     assert told[5].split() == ["2", "0", "1", "64", "4", "1,600", "1.50", "2.25", "chosen"]
-    assert told[6].split(maxsplit=4)[4] == "infeasible: it took Triton down, which ended with -9"
-    assert told[7] == "noise band 4.9%, the same configuration measured twice"
-    assert told[8].startswith("choice: 2 instances with a delay of 0 µs: 1600/s, 56.1% more than the default")
-    assert told[9] == "cost: 0.1736 a million requests at full load"
+    assert told[9].split(maxsplit=4)[4] == "infeasible: it took Triton down, which ended with -9"
+    assert told[10] == "noise band 4.9%, of the same configuration measured again"
+    assert told[11].startswith("choice: 2 instances with a delay of 0 µs: 1600/s, 56.1% more than the default")
+    assert told[12] == "cost: 0.1736 a million requests at full load"
     assert any("answers: under the chosen configuration" in line for line in told)
 
 

@@ -132,7 +132,7 @@ def test_a_profile_is_kept_for_the_same_question_and_as_experience_of_its_device
     profiler = PaperProfiler()
     first = stage.profile(profiler)
     assert first["verdict"] == "PASS"
-    assert profiler.tried == ["i1-d0-t1-b64", "i2-d0-t1-b64", "i1-d0-t1-b64"]
+    assert profiler.tried == ["i1-d0-t1-b64", "i2-d0-t1-b64"] * 3
     assert len(stage.store.keys("profiles/flight/")) == len(stage.store.keys("devices/a-cpu/")) == 1
     again = PaperProfiler()
     assert stage.profile(again, "2013-03-02")["details"]["choice"] == first["details"]["choice"]

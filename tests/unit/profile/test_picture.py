@@ -14,7 +14,7 @@ POINTS = [
     Point(c.instances, c.max_queue_delay_us, 4, 900 + 300 * i, 1 + i / 3, c.name)
     for i, c in enumerate(SETTINGS.candidates)
 ]
-DETAILS = choose("m", [*POINTS, POINTS[0]], SETTINGS, datetime(2013, 3, 1, tzinfo=UTC), {}).details
+DETAILS = choose("m", [*POINTS, POINTS[0], POINTS[-1], POINTS[0], POINTS[-1]], SETTINGS, datetime(2013, 3, 1, tzinfo=UTC), {}).details
 
 
 def test_the_small_picture_fits_a_page_of_dagster_and_marks_the_chosen_one() -> None:
@@ -22,7 +22,7 @@ def test_the_small_picture_fits_a_page_of_dagster_and_marks_the_chosen_one() -> 
     assert drawn is not None
     assert len(drawn) < 1000
     svg = ElementTree.fromstring(base64.b64decode(drawn.split("base64,")[1].rstrip(")")))
-    assert [item.tag.split("}")[1] for item in svg] == ["path", "path", "circle"]
+    assert [item.tag.split("}")[1] for item in svg] == ["path", "path", "circle", "circle", "circle"]
 
 
 def test_nothing_measured_is_nothing_drawn() -> None:
