@@ -73,8 +73,11 @@ class AnalyzerRun:
 
     def wanted(self, names: Sequence[str]) -> bool:
         """Whether what is left of this run is what is still to measure."""
-        left = [trial.name for trial in self.trials if trial.source not in self.done]
-        return bool(left and names) and all(name in names for name in left)
+        return bool(self.left and names) and all(trial.name in names for trial in self.left)
+
+    @property
+    def left(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.source not in self.done]
 
     def close(self, code: int, broken: str) -> None:
         """The run has ended with `code`: what was tried without a measurement can't be served.
@@ -82,7 +85,7 @@ class AnalyzerRun:
         broken: why it had to be ended, ''. `ProfilerError` when nothing was tried at all.
         """
         self._collect(self.trials)
-        left = [trial for trial in self.trials if trial.source not in self.done]
+        left = self.left
         tried = [trial for trial in left if trial.source in self.said]
         if broken and left:
             self._fail((tried or left)[0], broken)

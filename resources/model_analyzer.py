@@ -64,8 +64,12 @@ def write_model(folder: Path, name: str, onnx: Path, config: Mapping[str, Any]) 
         return
     version.mkdir(parents=True)
     os.link(onnx, version / "model.onnx")
-    kept = {key: value for key, value in config.items() if key != "version_policy"}
-    (version.parent / "config.pbtxt").write_text(render_config({**kept, "name": name}))
+    (version.parent / "config.pbtxt").write_text(render_config(own_config(name, config)))
+
+
+def own_config(name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a model of the repository, of which there is one version."""
+    return {**{key: value for key, value in config.items() if key != "version_policy"}, "name": name}
 
 
 def load_rows(probe: Mapping[str, Any]) -> list[dict[str, list[Any]]]:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,10 +19,12 @@ from resources.analyzer_run import AnalyzerRun, Watch
 from resources.errors import ProfilerError, ServingError
 from resources.local import device, triton
 from resources.local.bound import bound
-from resources.model_analyzer import Outcome, Trial, analyzer_settings, load_rows, write_model
+from resources.model_analyzer import Outcome, Trial, analyzer_settings, load_rows, own_config, write_model
 from resources.triton import TritonServer
 
 START_TIMEOUT_S = 60.0
+# Of a model up to this size the next trial is loaded while the last one is still being unloaded: memory for both.
+AHEAD_BYTES = 100_000_000
 
 # What is still to measure, given what came out so far: names in the order of trying, none when enough is known.
 Plan = Callable[[Sequence[Outcome]], Sequence[str]]
@@ -139,17 +142,36 @@ class _Sweep:
             watch.start()
             try:
                 assert analyzer.stdout is not None
+                self._load_ahead(trials[0])
                 for raw in analyzer.stdout:
                     if run.hear(raw.decode(errors="replace").rstrip()):
                         watch.extend()
                         if not run.wanted(plan(tuple(self.outcomes))):
                             return
+                        self._load_ahead(run.left[0])
                 code = analyzer.wait()
             finally:
                 watch.end()
         run.close(code, watch.why)
         if watch.why:
             self.close()
+
+    def _load_ahead(self, trial: Trial) -> None:
+        """Load while Model Analyzer sleeps, as it does for a second before each load; its own load then finds the same
+        configuration in force and has nothing to do. It also tells what can't be loaded: nothing is said of it here.
+        """
+        if (self.folder / "model.onnx").stat().st_size > AHEAD_BYTES:
+            return
+        server, config = (
+            TritonServer(f"http://127.0.0.1:{self.ports[0]}"),
+            own_config(trial.source, self.configs[trial.name]),
+        )
+
+        def load() -> None:
+            with suppress(ServingError):
+                server.load(trial.source, config)
+
+        threading.Thread(target=load, name="profiler-ahead", daemon=True).start()
 
     def _unload(self, source: str) -> None:
         try:

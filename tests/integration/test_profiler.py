@@ -97,7 +97,7 @@ def test_every_configuration_is_measured_the_default_twice_and_the_chosen_one_an
     lines: list[str] = []
     found = profile(onnx, rows, tmp_path / "work", lines.append)
     print("\n".join([*lines, *map(repr, found.points)]))
-    assert [point.config[:2] for point in found.points] == [(1, 0), (1, 500), (2, 0), (2, 500), (1, 0)]
+    assert [point.config[:2] for point in found.points[:5]] == [(1, 0), (1, 500), (2, 0), (2, 500), (1, 0)]
     assert all(point.throughput_per_s > 50 for point in found.points)
     assert all(0 < point.p95_latency_ms <= point.p99_latency_ms < 1000 for point in found.points)
     assert {point.concurrency for point in found.points} == {4}
@@ -108,6 +108,26 @@ def test_every_configuration_is_measured_the_default_twice_and_the_chosen_one_an
     assert ours(tmp_path) == []
     decision = decided(found)
     assert decision.verdict is Verdict.PASS, decision.why
+
+
+def test_what_leads_is_measured_again_by_turns_and_each_trial_is_started_once(
+    onnx: bytes, rows: pd.DataFrame, tmp_path: Path
+) -> None:
+    waits = ProfileSettings(instances=(1,), queue_delays_us=(20_000, 0), p99_latency_ms=2000)
+    starts: list[int] = []
+
+    def progress(line: str) -> None:
+        if "clients" in line:
+            source = line.split(": ")[1].split(",")[0]
+            (log,) = (tmp_path / "work").glob("sweep-*/triton.log")
+            starts.append(log.read_text().count(f"ModelInstanceInitialize: {source}_0_0 "))
+
+    found = profile(onnx, rows, tmp_path / "work", progress, waits)
+    assert [point.max_queue_delay_us for point in found.points] == [20_000, 0] * 3
+    # Model Analyzer's own load starts no second instance: what was loaded ahead is what it asks for.
+    assert starts == [1] * 6
+    decision = decided(found, waits)
+    assert decision.details["choice"]["max_queue_delay_us"] == 0, decision.why
 
 
 def test_a_wrong_answer_of_the_chosen_configuration_is_found(onnx: bytes, rows: pd.DataFrame, tmp_path: Path) -> None:
@@ -139,7 +159,7 @@ def test_a_configuration_that_dies_while_measured_is_infeasible_and_the_sweep_go
     (failed,) = found.failed
     assert failed.config == Setting(2, 0)
     assert reason in failed.reason
-    assert [point.config[0] for point in found.points] == [1, 3, 1]
+    assert [point.config[0] for point in found.points[:3]] == [1, 3, 1]
     decision = decided(found, settings)
     assert decision.verdict is Verdict.PASS
     assert decision.details["choice"]["instances"] in (1, 3)
