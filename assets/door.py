@@ -1,8 +1,9 @@
 """What all doors share: from a partition to instants, from a decision to Dagster's and MLflow's pages."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import dagster as dg
@@ -16,6 +17,7 @@ from resources.store import Store
 
 # A run with this tag decides at that instant (ISO 8601), before its partition has ended.
 AS_OF_TAG = "trimtab/as_of"
+NO_CHECKS: Mapping[str, str] = MappingProxyType({})
 MARK = {Verdict.PASS: "✅", Verdict.INCONCLUSIVE: "⚪", Verdict.ERROR: "🟠", Verdict.FAIL: "❌"}
 
 
@@ -47,11 +49,14 @@ def room(
     *,
     kinds: set[str],
     after: str | None = None,
-    checks: Sequence[str] = (),
+    checks: Mapping[str, str] = NO_CHECKS,
     gate: bool = False,
     pool: str | None = None,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """`@dg.asset` as every room wants it. after: the room before; gate: what lies downstream may be skipped."""
+    """`@dg.asset` as every room wants it.
+
+    after: the room before; checks: what each of them asks, by name; gate: what lies downstream may be skipped.
+    """
     key = dg.AssetKey([model.name, name])
     return dg.asset(
         key=key,
@@ -62,7 +67,7 @@ def room(
         kinds=kinds,
         tags={"model": model.name},
         op_tags=model.op_tags.get(name),
-        check_specs=[dg.AssetCheckSpec(check, asset=key) for check in checks],
+        check_specs=[dg.AssetCheckSpec(check, asset=key, description=asks) for check, asks in checks.items()],
         output_required=not gate,
         pool=pool,
         description=description,
@@ -133,7 +138,7 @@ def number(value: float | None) -> str:
 def check_results(
     context: dg.AssetExecutionContext,
     decision: Decision,
-    names: Sequence[str],
+    names: Iterable[str],
     notes: Mapping[str, str] | None = None,
 ) -> Iterator[dg.AssetCheckResult]:
     """One check a piece of evidence. Only PASS passes; only FAIL is an error, the rest are warnings. notes: metadata
@@ -164,7 +169,7 @@ def gate(
     context: dg.AssetExecutionContext,
     decision: Decision,
     metadata: Mapping[str, Any],
-    names: Sequence[str],
+    names: Iterable[str],
     data_version: str | None = None,
 ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:
     """Close a gate: a PASS materializes; anything else is observed, and what lies downstream is skipped."""

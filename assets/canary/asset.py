@@ -33,7 +33,17 @@ from resources.releases import published
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("rollout", "enough", "mirror", "errors", "slow", "business", "sample_ratio", "kill_switch", "coverage")
+CHECKS = {
+    "rollout": "Was the challenger promoted?",
+    "enough": "Did each rung see as many requests as it needs to judge?",
+    "mirror": "Does it answer copies of live requests without failing, before a client sees it?",
+    "errors": "Does it fail no more requests than the champion, proven at every look?",
+    "slow": "Is it slow no more often than the champion, proven at every look?",
+    "business": "Is the outcome that the spec counts no worse?",
+    "sample_ratio": "Do the pools get the shares of traffic that were set?",
+    "kill_switch": "Is it clear of the limit that rolls back at once?",
+    "coverage": "Were the parts of the feature space seen that the spec asks for?",
+}
 BEFORE = timedelta(minutes=2)
 # Tag of a run that goes on with a rollout whose driver died: it never begins one of its own.
 RESUMES = "resumes"

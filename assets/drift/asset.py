@@ -28,7 +28,16 @@ from resources.lineage import Lineage
 from resources.store import Store
 from resources.traffic import Traffic
 
-CHECKS = ("inputs", "harm", "schema", "freshness", "estimate", "joint", "rise", "labels")
+CHECKS = {
+    "inputs": "Are the served inputs as near to the training reference as in quiet times?",
+    "harm": "Is the champion's loss on known labels no worse than it was?",
+    "schema": "Do columns, types and categories fit the reference?",
+    "freshness": "Does the inference log still fill?",
+    "estimate": "Hint, never an alarm: the loss estimated without labels.",
+    "joint": "Hint, never an alarm: can a classifier tell served rows from the reference's?",
+    "rise": "Hint, never an alarm: did the loss step up within the window?",
+    "labels": "Hint, never an alarm: do labels go missing unlike the rows they belong to?",
+}
 PAGE_FILE = "evidently.html"
 
 

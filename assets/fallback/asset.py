@@ -32,7 +32,7 @@ from resources.pools import LITE, Assignment, Pools
 from resources.releases import publish_signed, published
 from resources.store import Store
 
-CHECKS = ("loss",)
+CHECKS = {"loss": "Does the cheaper copy lose no more than the spec allows, beside its original?"}
 
 
 def fallback_copy(

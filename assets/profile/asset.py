@@ -52,7 +52,11 @@ from resources.store import Store
 from resources.traffic import Traffic
 from resources.triton import TritonServer
 
-CHECKS = ("latency", "noise", "answers")
+CHECKS = {
+    "latency": "Does the chosen configuration keep to the latency objective?",
+    "noise": "Was one configuration measured again, so that gains can be told from noise?",
+    "answers": "Does the chosen configuration answer as ONNX Runtime does?",
+}
 DAYS_OF_LOG = timedelta(days=7)
 
 

@@ -40,7 +40,14 @@ from resources.lineage import Lineage, RegisteredVersion
 from resources.mlflow_entities import Dataset
 from resources.store import Store
 
-CHECKS = ("floor", "champion", "slices", "calibration", "parity", "schema")
+CHECKS = {
+    "floor": "Does the candidate reach its floor on a later hold-out: AUC, or the error it saves?",
+    "champion": "Does it lose no more than the champion, on rows that neither was fitted on?",
+    "slices": "Does no slice of the hold-out get worse by more than the spec allows?",
+    "calibration": "Do its chances match the frequencies of the hold-out?",
+    "parity": "Does the exported ONNX answer as the fitted model does?",
+    "schema": "Are its inputs those that are served, or was a change approved?",
+}
 GIB = 2**30
 
 

@@ -7,6 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from assets.task import Task
 
+CHECKS = {
+    "labels": "Are enough labels known, and not too many missing?",
+    "gain": "Does the challenger lose less than the champion on the same requests, so that retraining pays?",
+    "slices": "Does it get no slice of the requests worse than the spec allows?",
+    "worth": "Is the gain worth what a loop costs, by the prices of the spec?",
+}
 BLOCK_HOURS = {"6h": 6, "12h": 12, "D": 24, "2D": 48, "7D": 168}
 
 LossName = Literal["log_loss", "brier", "payoff", "absolute", "squared", "pinball"]
@@ -220,10 +226,10 @@ class ShadowSettings(BaseModel):
         return self
 
     @property
-    def checks(self) -> tuple[str, ...]:
-        """Names of the evidence a decision may hold."""
-        asked = (("slices", bool(self.slices)), ("worth", self.worth is not None))
-        return ("labels", "gain", *(name for name, wanted in asked if wanted))
+    def checks(self) -> dict[str, str]:
+        """The evidence a decision may hold: what each asks, by name."""
+        asked = {"slices": bool(self.slices), "worth": self.worth is not None}
+        return {name: asks for name, asks in CHECKS.items() if asked.get(name, True)}
 
     @property
     def columns(self) -> tuple[str, ...]:

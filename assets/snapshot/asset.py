@@ -15,7 +15,7 @@ import pandas as pd
 from assets.decision import Decision
 from assets.door import check_results, interval, room
 from assets.model import Model
-from assets.snapshot.freshness import FRESHNESS, freshness
+from assets.snapshot.freshness import CHECKS, freshness
 from assets.snapshot.manifest import manifest, write_snapshot
 from assets.snapshot.profile import profile_file
 from resources.features import FeatureSet, opened
@@ -82,7 +82,7 @@ def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.As
         partitions,
         "Immutable rows of the feature set over the partition, holding nothing that became known later.",
         kinds={"duckdb", "parquet", "s3"},
-        checks=[FRESHNESS],
+        checks=CHECKS,
     )
     def asset(context: dg.AssetExecutionContext, store: dg.ResourceParam[Store]) -> dg.MaterializeResult:
         span = interval(context)
@@ -96,7 +96,7 @@ def feature_snapshot(model: Model, partitions: dg.PartitionsDefinition) -> dg.As
         return dg.MaterializeResult(
             data_version=dg.DataVersion(kept.digest),
             metadata=_metadata(kept, profile_key, span.as_of),
-            check_results=list(check_results(context, fresh, [FRESHNESS])),
+            check_results=list(check_results(context, fresh, CHECKS)),
         )
 
     return asset

@@ -6,6 +6,7 @@ from assets.decision import Evidence
 from assets.verdict import Verdict
 
 FRESHNESS = "freshness"
+CHECKS = {FRESHNESS: "Did the sources fill this span, up to the hours that the feature set allows?"}
 
 
 def freshness(newest: datetime | None, as_of: datetime, limit_hours: float) -> Evidence:

@@ -60,7 +60,7 @@ def lines() -> Iterator[Line]:
             started = time.monotonic()
             profiles.append(flights.profile(SWEEP, Path(name)))
             seconds.append(time.monotonic() - started)
-    yield from _whole(profiles[0], statistics.median(seconds))
+    yield from _whole(profiles[0], seconds)
     yield _repeated(profiles)
 
 
@@ -80,11 +80,12 @@ def _flights() -> Flights:
     return Flights(onnx, probe, dict(features.features))
 
 
-def _whole(found: Profile, spent: float) -> Iterator[Line]:
+def _whole(found: Profile, seconds: list[float]) -> Iterator[Line]:
     decision = choose("flight_delay", found.points, SWEEP, FEBRUARY, {}, found.failed)
     band, choice = decision.details.get("band", 1.0), decision.details.get("choice")
-    name = f"profile of the flights model, answers checked, median of {REPEATS}; A/A band {band:.1%}"
-    yield at_most(ROOM, name, spent, "s", 60)
+    spent = f"median of {REPEATS}, slowest {max(seconds):.1f} s"
+    name = f"profile of the flights model, answers checked, {spent}; A/A band {band:.1%}"
+    yield at_most(ROOM, name, statistics.median(seconds), "s", 60)
     yield at_least(ROOM, "measured points, the A/A control among them", float(len(found.points)), "", 10)
     target = "the default is chosen, or a gain outside the band"
     if choice is None:

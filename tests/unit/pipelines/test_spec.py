@@ -1,8 +1,10 @@
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
-from pipelines.factory import partitions_by_cadence
+from pipelines.environments import MODELS
+from pipelines.factory import build_model_defs, partitions_by_cadence
 from pipelines.spec import load_spec, load_specs
 from resources.errors import SpecError
 
@@ -96,3 +98,13 @@ def test_the_flights_model_loads() -> None:
     (spec,) = load_specs(Path(__file__).parents[3] / "pipelines" / "models")
     assert spec.name == "flight_delay"
     assert spec.start.weekday() == 4
+
+
+def test_every_room_and_every_check_says_on_its_page_what_it_is_for() -> None:
+    spec = load_spec(MODELS / "flight_delay" / "model.yaml")
+    asked = spec.model_copy(update={"fallback": spec.fallback.model_copy(update={"enabled": True})})
+    assets = [asset for asset in build_model_defs(asked).assets or [] if isinstance(asset, dg.AssetsDefinition)]
+    rooms = {key.to_user_string(): text for asset in assets for key, text in asset.descriptions_by_key.items()}
+    checks = {check.name: check.description for asset in assets for check in asset.check_specs}
+    assert (len(rooms), len(checks)) > (7, 20)
+    assert [name for name, text in (rooms | checks).items() if not text] == []
