@@ -113,7 +113,7 @@ def record(
         "evidence": dg.MetadataValue.md(scorecard(decision)),
         "record": dg.MetadataValue.text(key),
         "mlflow_run": dg.MetadataValue.url(lineage.page(run)),
-        **{name: round(value, 6) for name, value in numbers.items()},
+        **{name: six_digits(value) for name, value in numbers.items()},
     }
 
 
@@ -135,6 +135,15 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
+def six_digits(value: float) -> float:
+    """As many behind the point, counted from the first that is not zero: a difference of 3e-8 is shown as one.
+
+    >>> six_digits(2.98023224e-08), six_digits(1234567.8)
+    (2.98023e-08, 1234567.8)
+    """
+    return round(float(value), 6) if abs(value) >= 1 else float(f"{value:.6g}")
+
+
 def check_results(
     context: dg.AssetExecutionContext,
     decision: Decision,
@@ -152,9 +161,9 @@ def check_results(
         metadata["as_of"] = decision.as_of.isoformat()
         metadata |= dict(notes or {}) if verdict is Verdict.FAIL else {}
         if item and item.statistic is not None:
-            metadata["statistic"] = round(float(item.statistic), 6)
+            metadata["statistic"] = six_digits(item.statistic)
         if item and item.threshold is not None:
-            metadata["threshold"] = round(float(item.threshold), 6)
+            metadata["threshold"] = six_digits(item.threshold)
         yield dg.AssetCheckResult(
             asset_key=context.asset_key,
             check_name=name,
