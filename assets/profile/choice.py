@@ -64,7 +64,7 @@ def _judged(points: Sequence[Point], failed: Sequence[Failed], settings: Profile
     least = max(band, settings.min_gain)
     noise = Evidence("noise", Verdict.PASS, _noise(band, least, settings), band, settings.quiet_band)
     candidates = merged(points)
-    within = [point for point in candidates if excess(point, settings) <= 1]
+    within = _within(candidates, settings)
     if not within:
         nearest = min(candidates, key=lambda point: excess(point, settings))
         why = (
@@ -73,8 +73,8 @@ def _judged(points: Sequence[Point], failed: Sequence[Failed], settings: Profile
         )
         missed = Evidence("latency", Verdict.FAIL, why, *nearest_limit(nearest, settings))
         return why, (missed, noise), {"band": band, "nearest": asdict(nearest)}
-    chosen, reason = _best(within, settings.candidates[0], least, settings)
-    start = next((point for point in within if point.config == settings.candidates[0]), None)
+    chosen, reason = _best(within, least, settings)
+    start = _default(within, settings)
     if start and chosen is not start and not believed(points, chosen.config, start.config):
         reason = f"the default at {told(start, settings)}: {chosen} led by {_gain(chosen, start, settings):.1%}, "
         chosen, reason = start, reason + "but was not measured often enough beside it"
@@ -101,10 +101,24 @@ def _fallen(points: Sequence[Point], default: Setting) -> str:
 
 def pick(points: Sequence[Point], settings: ProfileSettings) -> Point | None:
     """What leads within the limits, believed or not; None when nothing is, or nothing was measured twice."""
-    within = [point for point in merged(points) if excess(point, settings) <= 1]
+    within = _within(merged(points), settings)
     if not within or not repeated(points):
         return None
-    return _best(within, settings.candidates[0], max(noise_band(points), settings.min_gain), settings)[0]
+    return _best(within, max(noise_band(points), settings.min_gain), settings)[0]
+
+
+def challenger(points: Sequence[Point], settings: ProfileSettings) -> Setting | None:
+    """What leads the default; None while nothing does, and where the default is not within the limits."""
+    leader, start = pick(points, settings), _default(_within(merged(points), settings), settings)
+    return leader.config if leader and start and leader.config != start.config else None
+
+
+def _within(points: Sequence[Point], settings: ProfileSettings) -> list[Point]:
+    return [point for point in points if excess(point, settings) <= 1]
+
+
+def _default(within: Sequence[Point], settings: ProfileSettings) -> Point | None:
+    return next((point for point in within if point.config == settings.candidates[0]), None)
 
 
 def answered(decision: Decision, difference: float | None, tolerance: float) -> Decision:
@@ -133,15 +147,15 @@ def _noise(band: float, least: float, settings: ProfileSettings) -> str:
     return why
 
 
-def _best(within: Sequence[Point], default: Setting, least: float, settings: ProfileSettings) -> tuple[Point, str]:
+def _best(within: Sequence[Point], least: float, settings: ProfileSettings) -> tuple[Point, str]:
     """The best value; what lies within `least` of it ties, and ties go to fewer instances, then the smaller delay."""
     top = max(within, key=lambda point: value(point, settings))
     ties = [point for point in within if value(point, settings) * (1 + least) >= value(top, settings)]
     best = min(ties, key=lambda point: point.config)
-    start = next((point for point in within if point.config == default), None)
+    start = _default(within, settings)
     if start is None:
         return best, f"the best within the objective at {told(best, settings)}; the default is not within it"
-    if best.config == default:
+    if best is start:
         return start, f"the default at {told(start, settings)}: none beats it by more than {least:.1%}"
     gain = _gain(best, start, settings)
     if gain <= least:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from assets.profile.cache import Profile
-from assets.profile.choice import pick
+from assets.profile.choice import challenger, pick
 from assets.profile.confirm import missing
-from assets.profile.objective import excess, value
+from assets.profile.objective import value
 from assets.profile.points import Failed, Point, merged, noise_band, repeated
 from assets.profile.settings import ProfileSettings, Setting
 
@@ -87,11 +87,8 @@ def plan(
 def _again(settings: ProfileSettings, points: Sequence[Point], failed: Sequence[Failed]) -> list[Setting]:
     broken = {item.config for item in failed}
     served = [point for point in points if point.config not in broken]
-    leader, default = pick(served, settings), settings.candidates[0]
-    allowed = {point.config for point in merged(served) if excess(point, settings) <= 1}
-    if leader is None or leader.config == default or default not in allowed:
-        return []
-    return missing(served, leader.config, default)
+    leader = challenger(served, settings)
+    return missing(served, leader, settings.candidates[0]) if leader else []
 
 
 def _search(
