@@ -241,5 +241,5 @@ def test_check_record_metric_and_page_tell_one_verdict(world: World, week: int) 
         assert (check.severity is dg.AssetCheckSeverity.ERROR) == (verdict == "FAIL")
         if item and item["statistic"] is not None:
             shown = check.metadata["statistic"].value
-            assert shown == made.metadata[check.check_name].value == round(item["statistic"], 6)
+            assert shown == made.metadata[check.check_name].value == pytest.approx(item["statistic"], rel=5e-6)
             assert run.metrics[check.check_name] == item["statistic"]
