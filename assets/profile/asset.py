@@ -1,8 +1,6 @@
 """The profile room's door."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,39 +16,33 @@ from assets.profile.cache import (
     DEVICES,
     Profile,
     device_key,
-    digest_of,
     from_json,
     is_sound,
     latest_by_device,
     profile_key,
     question_digest,
     to_json,
-    trials_from_json,
     trials_key,
-    trials_to_json,
 )
 from assets.profile.choice import answered, choose
 from assets.profile.devices import DeviceConfig, all_devices
-from assets.profile.learned import plan, usable
+from assets.profile.learned import usable
 from assets.profile.package import build_probe, package_files, warmup_samples
 from assets.profile.picture import figure, scatter, table
-from assets.profile.points import Failed, Point
-from assets.profile.serving_config import choice_of, serving_changes, serving_config, starting_choice
-from assets.profile.settings import ProfileSettings, Setting
+from assets.profile.search import measure
+from assets.profile.serving_config import serving_config, starting_choice
+from assets.profile.settings import ProfileSettings
 from assets.scoring import score
 from assets.verdict import Verdict
-from resources.errors import ModelNotReady, NotFound
+from resources.errors import NotFound
 from resources.features import FeatureSet, read
 from resources.lineage import Lineage, RegisteredVersion
-from resources.model_analyzer import Infeasible, Measurement, Outcome
 from resources.notes import Notes
 from resources.packages import render_config
-from resources.probe import largest_difference, probe_request
 from resources.profiler import Profiler
 from resources.releases import publish_signed
 from resources.store import Store
 from resources.traffic import Traffic
-from resources.triton import TritonServer
 
 CHECKS = {
     "latency": "Does the chosen configuration keep to the latency objective?",
@@ -93,7 +85,7 @@ def serving_profile(
 
         chosen, version = starting_choice(settings), challenger.version
         base = serving_config(model.name, features.features, chosen, version=version, task=model.task)
-        place = profiler.place(_kind(settings))
+        place = profiler.place(settings.instance_kind)
         question = question_digest(onnx, base, settings, place)
         key = profile_key(model.name, question)
         past, kept = _past(store), True
@@ -121,111 +113,6 @@ def serving_profile(
         yield from gate(context, decision, metadata, CHECKS)
 
     return asset
-
-
-def measure(
-    name: str,
-    onnx: bytes,
-    base: dict[str, Any],
-    probe: dict[str, Any],
-    settings: ProfileSettings,
-    profiler: Profiler,
-    as_of: datetime,
-    progress: Callable[[str], None],
-    past: Sequence[Profile] = (),
-    notes: Notes | None = None,
-) -> Profile:
-    """The points, and how far the configuration chosen from them answers from ONNX Runtime, on the same Triton.
-
-    base: of the default configuration; past: usable profiles of this device, which order the search and may end it;
-    notes: of a sweep of the same question that was interrupted, and of this one should it be.
-    """
-    earlier = trials_from_json(notes.read(), settings) if notes else ()
-    if earlier:
-        progress(f"{len(earlier)} trials of a sweep that was interrupted count: {', '.join(p.source for p in earlier)}")
-    search = _Search(name, base, probe, settings, as_of, progress, past, notes, earlier)
-    configs = {label: search.served_by(config) for label, config in search.named.items()}
-    outcomes = profiler.sweep(name, onnx, configs, search.next_ones, probe, settings.concurrency, progress, search.ask)
-    kind = _kind(settings)
-    return Profile(
-        model=name,
-        onnx=digest_of(onnx),
-        place=profiler.place(kind),
-        kind=kind,
-        as_of=as_of.isoformat(),
-        points=search.points(outcomes),
-        failed=search.failed(outcomes),
-        difference=search.difference,
-    )
-
-
-@dataclass
-class _Search:
-    """One search while it runs. earlier: points of one that was interrupted; difference: of the chosen answers."""
-
-    name: str
-    base: Mapping[str, Any]
-    probe: Mapping[str, Any]
-    settings: ProfileSettings
-    as_of: datetime
-    progress: Callable[[str], None]
-    past: Sequence[Profile]
-    notes: Notes | None
-    earlier: tuple[Point, ...]
-    difference: float | None = None
-
-    @property
-    def named(self) -> dict[str, Setting]:
-        return {config.name: config for config in self.settings.candidates}
-
-    def served_by(self, config: Setting) -> dict[str, Any]:
-        return {**self.base, **serving_changes(choice_of(config, self.settings), _kind(self.settings))}
-
-    def points(self, outcomes: Sequence[Outcome]) -> tuple[Point, ...]:
-        named = self.named
-        fresh = (
-            Point(
-                **named[m.name]._asdict(),
-                concurrency=m.concurrency,
-                throughput_per_s=m.throughput_per_s,
-                p95_latency_ms=m.p95_latency_ms,
-                p99_latency_ms=m.p99_latency_ms,
-                source=m.source,
-            )
-            for m in outcomes
-            if isinstance(m, Measurement)
-        )
-        return (*self.earlier, *fresh)
-
-    def failed(self, outcomes: Sequence[Outcome]) -> tuple[Failed, ...]:
-        named = self.named
-        return tuple(Failed(named[item.name], item.reason) for item in outcomes if isinstance(item, Infeasible))
-
-    def next_ones(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """What is still to measure. What was measured is noted; what failed may have been the interruption's doing."""
-        points, failed = self.points(outcomes), self.failed(outcomes)
-        if self.notes and len(points) > len(self.earlier):
-            self.notes.write(trials_to_json(points))
-        return [config.name for config in plan(self.settings, self.past, points, failed, len(self.earlier))]
-
-    def ask(self, server: TritonServer, outcomes: Sequence[Outcome]) -> None:
-        """Let the chosen configuration answer the probe."""
-        points, failed = self.points(outcomes), self.failed(outcomes)
-        chosen = choose(self.name, points, self.settings, self.as_of, {}, failed).details.get("choice")
-        if chosen is None:
-            return
-        try:
-            config = self.served_by(Setting(*(chosen[field] for field in Setting._fields)))
-            server.load(self.name, config | {"version_policy": {"specific": {"versions": [1]}}})
-            answer = server.infer(self.name, probe_request(self.probe), 1)
-            self.difference = largest_difference(self.probe, answer, 1)
-        except ModelNotReady as error:
-            self.progress(f"the chosen configuration does not answer as it should: {error}")
-            self.difference = math.inf
-
-
-def _kind(settings: ProfileSettings) -> str:
-    return f"KIND_{settings.kind.upper()}"
 
 
 def _past(store: Store) -> dict[str, list[Profile]]:

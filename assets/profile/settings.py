@@ -103,3 +103,8 @@ class ProfileSettings(BaseModel):
         """The search space in the spec's order; the first is the documented default."""
         axes = (self.instances, self.queue_delays_us, self.intra_op_threads, self.max_batch_sizes)
         return tuple(Setting(*values) for values in product(*axes))
+
+    @property
+    def instance_kind(self) -> str:
+        """Where instances run, as Triton's `instance_group` names it."""
+        return f"KIND_{self.kind.upper()}"

@@ -13,12 +13,12 @@ from typing import Any
 
 from pyarrow.parquet import write_table
 
-from assets.profile.asset import measure
 from assets.profile.cache import Profile
 from assets.profile.choice import choose
 from assets.profile.objective import value
 from assets.profile.package import build_probe
 from assets.profile.points import merged
+from assets.profile.search import measure
 from assets.profile.serving_config import serving_config, starting_choice
 from assets.profile.settings import ProfileSettings, Setting
 from assets.recipe import load_recipe
