@@ -39,11 +39,9 @@ PREFERRED: dict[str, Mapping[str, int]] = {
     "observer": {"http": 8090, "access": 8091},
     **dagster.PORTS,
 }
-# Nobody reads progress bars in a log, and nothing is told to anyone outside.
+# Nobody reads progress bars in a log.
 QUIET = {
-    "DO_NOT_TRACK": "1",
     "GIT_PYTHON_REFRESH": "quiet",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
     # A dead MLflow is told within seconds, not after minutes of retries.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",

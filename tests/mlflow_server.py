@@ -39,7 +39,7 @@ def running_mlflow(
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
             start_new_session=True,
         )
 

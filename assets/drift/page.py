@@ -123,6 +123,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["DO_NOT_TRACK"] = "1"
     os.nice(LOWEST_PRIORITY)
     main(Path(sys.argv[1]))

@@ -49,7 +49,6 @@ def part(
             "MLFLOW_S3_ENDPOINT_URL": s3_endpoint,
             # Seven more processes and 900 MB for jobs that nothing here submits.
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
             "GIT_PYTHON_REFRESH": "quiet",
         },
         grace_s=5,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from resources.libraries import SILENT
+
 Probe = Callable[[datetime], None]
 """Raises with a reason until the part works. Gets the instant the process started: older signs of life don't count."""
 
@@ -53,4 +55,4 @@ def inherited(environ: Mapping[str, str] | None = None, **extra: str) -> dict[st
     kept = {key: value for key, value in environ.items() if not key.startswith(FOREIGN)}
     for name in ("NO_PROXY", "no_proxy"):
         kept[name] = ",".join(filter(None, [environ.get(name, ""), "127.0.0.1,localhost"]))
-    return kept | {"AWS_EC2_METADATA_DISABLED": "true", "PYTHONUNBUFFERED": "1"} | extra
+    return kept | SILENT | {"AWS_EC2_METADATA_DISABLED": "true", "PYTHONUNBUFFERED": "1"} | extra

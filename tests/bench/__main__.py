@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import resources  # noqa: F401  # before any library: it says how they are to behave
 from tests.bench import canary, drift, loop, profile, retrain, shadow, snapshot
 from tests.bench.lines import Bench, Line
 
