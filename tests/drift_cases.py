@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from assets.decision import Decision, Evidence
 from assets.drift.judge import judge
 from assets.drift.reference import Reference
+from assets.drift.sample import Sample
 from assets.drift.settings import DriftSettings
 from assets.verdict import Verdict
 
@@ -47,3 +49,15 @@ def read(decision: Decision) -> dict[str, Any]:
     """Details as the next window gets them: from JSON."""
     details: dict[str, Any] = json.loads(decision.to_json())["details"]
     return details
+
+
+def drawn(days: int, correlation: float, seed: int, rows: int = 2000) -> Sample:
+    """Eight numbers with levels of their own each day, the first two correlated; two columns of categories."""
+    rng = np.random.default_rng(seed)
+    block = np.sort(rng.integers(0, days, rows)).astype(np.int32)
+    z = rng.normal(size=(rows, 8))
+    z[:, 1] = correlation * z[:, 0] + (1 - correlation**2) ** 0.5 * z[:, 1]
+    z += 0.2 * rng.normal(size=(days, 8))[block]
+    columns = {f"f{place}": z[:, place].astype(np.float32) for place in range(8)}
+    texts = {"c": rng.integers(0, 5, rows).astype(np.int32), "d": rng.integers(-1, 2, rows).astype(np.int32)}
+    return Sample(columns | texts, block)

@@ -189,7 +189,7 @@ class CanarySettings(BaseModel):
     rollback_deadline_s: float = Field(
         default=30.0, gt=0, description="Seconds after which an unconfirmed rollback is an alert; it is tried on."
     )
-    lease_s: float = Field(default=30.0, gt=0, description="Seconds a driver that fell silent keeps its rollout.")
+    lease_s: float = Field(default=20.0, gt=0, description="Seconds a driver that fell silent keeps its rollout.")
     rollback_window_hours: float = Field(
         default=24.0, ge=0, description="Hours the old version stays warm: rollback is one weight change."
     )

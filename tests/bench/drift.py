@@ -13,6 +13,7 @@ import pandas as pd
 
 from assets.drift.aggregate import blocks
 from assets.drift.harm import LabelBlock, watch
+from assets.drift.joint import joint_drift
 from assets.drift.judge import first_memory, harm_rules
 from assets.drift.ks import Numeric
 from assets.drift.reference import Reference, build_reference
@@ -20,6 +21,7 @@ from assets.drift.settings import DriftSettings
 from assets.drift.threshold import walk
 from tests.bench import live, policies
 from tests.bench.lines import Line, at_most
+from tests.drift_cases import drawn
 
 Floats = npt.NDArray[np.float64]
 ROWS, COLUMNS, CUT_ROWS, CUT_COLUMNS = 1_000_000, 50, 20_000, 5
@@ -29,6 +31,7 @@ START = datetime(2030, 1, 7, tzinfo=UTC)
 def lines() -> Iterator[Line]:
     """About four minutes of two cores."""
     yield from _ks()
+    yield _joint()
     yield from live.lines()
     yield from _months()
     yield from policies.lines()
@@ -62,6 +65,11 @@ def _ks() -> Iterator[Line]:
     times = evidently / cut
     name = f"exact KS a value, {times:.0f} times as fast as Evidently's DataDriftPreset(ks) on a cut"
     yield Line("drift", name, 1e9 * cut, "ns", "≥ 300 × faster", times >= 300, 1 / times, unit)
+
+
+def _joint() -> Line:
+    seconds = _seconds(partial(joint_drift, drawn(40, 0.0, 5), drawn(7, 0.0, 1005), {}), best_of=3)
+    return at_most("drift", "joint drift of 2000 rows × 10 columns against as many", seconds, "CPU s", 0.5)
 
 
 def _evidently(reference: pd.DataFrame, current: pd.DataFrame) -> float:
