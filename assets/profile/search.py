@@ -1,4 +1,6 @@
-"""One search on a Triton of its own: what is measured next, what is noted, and what the chosen one answers."""
+"""The other half of the door: one search on a Triton of its own, what is measured next, what is noted of it, and what
+the chosen configuration answers.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
