@@ -31,6 +31,7 @@ from assets.verdict import Verdict
 LAW = settings(deadline=None, max_examples=60)  # other work on the machine is no failure
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = CanarySettings()
+LEASE, SECOND = timedelta(seconds=SETTINGS.lease_s), timedelta(seconds=1)
 SECOND = timedelta(seconds=1)
 
 
@@ -395,21 +396,21 @@ def test_two_drivers_never_hold_the_lease_together() -> None:
 def test_a_live_lease_is_not_taken_a_dead_one_is() -> None:
     mine = claim(fresh(), "one", NOW)
     assert mine is not None
-    assert claim(mine, "two", NOW + timedelta(seconds=29)) is None
-    assert not orphaned(mine, NOW + timedelta(seconds=29))
-    assert orphaned(mine, NOW + timedelta(seconds=30))
-    taken = claim(mine, "two", NOW + timedelta(seconds=30))
+    assert claim(mine, "two", NOW + LEASE - SECOND) is None
+    assert not orphaned(mine, NOW + LEASE - SECOND)
+    assert orphaned(mine, NOW + LEASE)
+    taken = claim(mine, "two", NOW + LEASE)
     assert taken is not None
     assert taken.driver == "two"
-    assert claim(taken, "one", NOW + timedelta(seconds=31)) is None
+    assert claim(taken, "one", NOW + LEASE + SECOND) is None
 
 
 def test_renewing_prolongs_and_releasing_frees() -> None:
     mine = claim(fresh(), "one", NOW)
     assert mine is not None
-    renewed = claim(mine, "one", NOW + timedelta(seconds=20))
+    renewed = claim(mine, "one", NOW + SECOND)
     assert renewed is not None
-    assert renewed.lease_until == NOW + timedelta(seconds=50)
+    assert renewed.lease_until == NOW + SECOND + LEASE
     assert release(renewed, "two") is renewed
     assert claim(release(renewed, "one"), "two", NOW) is not None
 
