@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 1 << 20
+# Below it lies, for each object that travelled in parts, the digest of what may become it.
+CLAIMS = "claims/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,12 @@ class S3Store:
                         self.client.put_object(Bucket=self.bucket, Key=key, Body=body, IfNoneMatch="*")
                 else:
                     self._put_parts(key, path)
-        except Conflict:
-            with path.open("rb") as body:
-                own = hashlib.file_digest(body, "sha256").hexdigest()
-            if self._digest(key) != own:
+        except Conflict as error:
+            try:
+                held = self._digest(key)
+            except NotFound:  # claimed by a writer that has not ended yet
+                raise error from None
+            if held != _digest_of(path):
                 raise Conflict(f"{key} is immutable and holds other bytes: write under another key") from None
 
     def fetch(self, key: str, path: Path) -> None:
@@ -138,12 +142,22 @@ class S3Store:
                         Bucket=self.bucket, Key=key, UploadId=upload, PartNumber=number, Body=body
                     )
                     parts.append({"PartNumber": number, "ETag": done["ETag"]})
+            self._claim(key, path)
             self.client.complete_multipart_upload(
                 Bucket=self.bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
             )
         except BaseException:
             self.client.abort_multipart_upload(Bucket=self.bucket, Key=key, UploadId=upload)
             raise
+
+    def _claim(self, key: str, path: Path) -> None:
+        """Settle whose parts become the object, by an object of its own: on that every store is asked for one at a
+        time, while of two that complete their parts at once SeaweedFS tells both that they were the first."""
+        try:
+            self.put(f"{CLAIMS}{key}", _digest_of(path).encode())
+        except Conflict as error:
+            told = f"another writer is about to write other bytes; if it died, delete {CLAIMS}{key}"
+            raise Conflict(f"{key} is immutable: {told}") from error
 
     def _digest(self, key: str) -> str:
         found = hashlib.sha256()
@@ -192,3 +206,8 @@ def _mapped(key: str) -> Iterator[None]:
         raise StoreError(f"{key}: {error}") from error
     except BotoCoreError as error:
         raise StoreError(f"{key}: {error}: is the object store up?") from error
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

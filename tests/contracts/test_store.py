@@ -1,5 +1,6 @@
 """What every `resources.store.Store` promises, held against the fake and against a real S3."""
 
+import hashlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resources.errors import Conflict, NotFound
-from resources.store import S3Store, Store
+from resources.store import CLAIMS, S3Store, Store
 from tests.fakes import MemoryStore
 from tests.gateway_stack import running_store
 
@@ -39,7 +40,7 @@ def test_the_same_bytes_may_be_put_again_and_other_bytes_may_not(store: Store) -
 def test_of_two_writers_of_other_bytes_at_once_one_wins_and_the_other_is_told(store: Store, tmp_path: Path) -> None:
     if isinstance(store, S3Store):
         store = replace(store, part_bytes=5 << 20)
-    for turn, size in enumerate([1, 1, 1, 1, 1, 1, 6 << 20, 6 << 20]):  # the last ones travel in parts
+    for turn, size in enumerate([1] * 6 + [6 << 20] * 12):  # the last ones travel in parts
         key, bodies = f"two/{turn}", [letter * size for letter in (b"a", b"b", b"a", b"b")]
 
         def write(number: int, key: str = key, bodies: list[bytes] = bodies) -> bool:
@@ -55,6 +56,22 @@ def test_of_two_writers_of_other_bytes_at_once_one_wins_and_the_other_is_told(st
             done = list(pool.map(write, range(4)))
         kept = store.get(key)
         assert done == [body == kept for body in bodies]  # of equal bytes each writer may believe that it was the one
+
+
+def test_what_a_dead_writer_of_parts_claimed_is_named_and_its_bytes_may_still_be_put(
+    store: Store, tmp_path: Path
+) -> None:
+    if not isinstance(store, S3Store):
+        pytest.skip("only S3 takes an object in parts")
+    store = replace(store, part_bytes=5 << 20)
+    (tmp_path / "own").write_bytes(b"a" * (6 << 20))
+    (tmp_path / "other").write_bytes(b"b" * (6 << 20))
+    store.put(f"{CLAIMS}dead/1", hashlib.sha256((tmp_path / "own").read_bytes()).hexdigest().encode())
+    with pytest.raises(Conflict, match=f"dead/1 .* if it died, delete {CLAIMS}dead/1"):
+        store.put_file("dead/1", tmp_path / "other")
+    assert store.keys("dead/") == []
+    store.put_file("dead/1", tmp_path / "own")
+    assert store.get("dead/1") == (tmp_path / "own").read_bytes()
 
 
 def test_a_missing_object_is_not_found_by_its_name(store: Store) -> None:
